@@ -1,0 +1,43 @@
+# Everything this project can do for you. `make` alone prints the list.
+.POSIX:
+.PHONY: help setup demo test check fmt lint type crash lock clean
+
+BIN = .venv/bin
+SETUP = .ci/setup
+TYPED = delivery dedup sinks connectors
+
+help: ## Print this list
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do printf '  make %-8s %s\n' "$$target" "$$text"; done
+
+setup: ## Bring .venv to what requirements.lock says; a second run does nothing
+	@$(SETUP)
+
+demo: setup ## Run the demonstration on a real Kafka
+	@$(BIN)/python examples/plain_kafka_to_kafka.py
+
+test: lint type ## Lint, types and every test but the slow ones, on real servers
+	@$(BIN)/python -m pytest
+
+check: lint type ## The inner loop: lint, types and the tests that need no server
+	@$(BIN)/python -m pytest tests/tidy tests/unit tests/property
+
+fmt: setup ## Format, and repair what the linter can repair
+	@$(BIN)/ruff format --quiet .
+	@$(BIN)/ruff check --fix --quiet .
+
+lint: setup ## Look for mistakes and for unformatted code
+	@.ci/section lint sh -c '$(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet .'
+
+type: setup ## Check the types of the four packages
+	@.ci/section types $(BIN)/mypy
+
+crash: setup ## The slow tests: crashes, in depth (up to an hour)
+	@$(BIN)/python -m pytest -m slow
+
+lock: setup ## Resolve pyproject.toml anew into requirements.lock
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras --group pyproject.toml:dev --no-annotate --no-header pyproject.toml --output-file requirements.lock
+
+clean: ## Stop this checkout's servers and remove everything set-up and runs have left
+	@if [ -x $(BIN)/delivery ]; then $(BIN)/delivery down; fi
+	@rm -rf .venv .cache .delivery .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist spark-warehouse metastore_db derby.log
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
