@@ -25,8 +25,9 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 LOCK = ROOT / "requirements.lock"
-#: Published as source only: built after everything else, with the build backend of the lock.
-SOURCE_ONLY = ("pyspark",)
+#: Builds what is published as source only (pyspark, pybloom-live), in the version of the lock rather
+#: than in whatever is newest today; hence installed first.
+BUILDER = "setuptools"
 
 
 def main() -> int:
@@ -61,10 +62,8 @@ def create() -> None:
     base = getattr(sys, "_base_executable", None) or sys.executable
     subprocess.run([base, "-m", "venv", VENV], check=True)
     blocks = re.split(r"\n(?=\S)", LOCK.read_text())
-    last = [
-        block for block in blocks if block.startswith(tuple(f"{name}==" for name in SOURCE_ONLY))
-    ]
-    for part, name in (([b for b in blocks if b not in last], "wheels"), (last, "sources")):
+    first = [block for block in blocks if block.startswith(f"{BUILDER}==")]
+    for part, name in ((first, "builder"), (blocks, "all")):
         requirements = VENV / f"requirements-{name}.txt"
         requirements.write_text("\n".join(part))
         pip("--no-deps", "--no-build-isolation", "--require-hashes", "--requirement", requirements)
