@@ -1,0 +1,1 @@
+"""The catalog and its stores; `open_catalog` opens one by URL."""
