@@ -1,6 +1,6 @@
 # Everything this project can do for you. `make` alone prints the list.
 .POSIX:
-.PHONY: help setup demo test check fmt lint type crash lock clean
+.PHONY: help setup jars demo test check fmt lint type crash lock clean
 
 BIN = .venv/bin
 SETUP = .ci/setup
@@ -12,14 +12,17 @@ help: ## Print this list
 setup: ## Bring .venv to what requirements.lock says; a second run does nothing
 	@$(SETUP)
 
+jars: setup ## Fetch the jars of the servers and of Spark, once for all checkouts
+	@$(BIN)/python -c 'from delivery.services.jars import Tree, jars; [jars(tree) for tree in Tree]'
+
 demo: setup ## Run the demonstration on a real Kafka
 	@$(BIN)/python examples/plain_kafka_to_kafka.py
 
-test: lint type ## Lint, types and every test but the slow ones, on real servers
+test: lint type jars ## Lint, types and every test but the slow ones, on real servers
 	@$(BIN)/python -m pytest
 
 check: lint type ## The inner loop: lint, types and the tests that need no server
-	@$(BIN)/python -m pytest tests/tidy tests/unit tests/property
+	@$(BIN)/python -m pytest $$(ls -d tests/tidy tests/unit tests/property 2>/dev/null)
 
 fmt: setup ## Format, and repair what the linter can repair
 	@$(BIN)/ruff format --quiet .
@@ -31,7 +34,7 @@ lint: setup ## Look for mistakes and for unformatted code
 type: setup ## Check the types of the four packages
 	@.ci/section types $(BIN)/mypy
 
-crash: setup ## The slow tests: crashes, in depth (up to an hour)
+crash: setup jars ## The slow tests: crashes, in depth (up to an hour)
 	@$(BIN)/python -m pytest -m slow
 
 lock: setup ## Resolve pyproject.toml anew into requirements.lock

@@ -1,0 +1,115 @@
+"""What `pip install .` gives: four typed packages and a command that needs no extra.
+
+The wheel is built by the pinned backend and installed into an environment of its own that sees
+the base dependencies and nothing else, without asking a registry.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import venv
+import zipfile
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("delivery", "dedup", "sinks", "connectors")
+
+
+def run(*command: str | Path) -> str:
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    where = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", where)
+    (built,) = where.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def names(wheel) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.namelist()
+
+
+def base_distributions() -> dict[str, Distribution]:
+    """Give what the project requires without extras, and what that requires in turn."""
+    found: dict[str, Distribution] = {}
+    waiting = ["exactly-once-delivery"]
+    while waiting:
+        here = distribution(waiting.pop())
+        for text in here.requires or ():
+            requirement = Requirement(text)
+            name = canonicalize_name(requirement.name)
+            if name in found or not (
+                requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+            ):
+                continue
+            found[name] = distribution(name)
+            waiting.append(name)
+    return found
+
+
+@pytest.fixture(scope="module")
+def bare(wheel, tmp_path_factory) -> Path:
+    """An environment with the wheel and the base dependencies."""
+    home = tmp_path_factory.mktemp("bare")
+    venv.create(home, symlinks=True)
+    (site,) = home.glob("lib/python*/site-packages")
+    for dependency in base_distributions().values():
+        for top in {file.parts[0] for file in dependency.files or ()} - {"..", "__pycache__"}:
+            (site / top).symlink_to(Path(dependency.locate_file(top)))
+    python = home / "bin" / "python"
+    # Not --no-deps: pip must find every base requirement already there.
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index", wheel)
+    return home
+
+
+def test_the_wheel_holds_four_typed_packages_and_nothing_else(names):
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == set(PACKAGES)
+    assert [package for package in PACKAGES if f"{package}/py.typed" not in names] == []
+
+
+def test_the_wheel_holds_every_file_of_the_packages(names):
+    there = {
+        path.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert there - set(names) == set()
+    assert "delivery/services/jars.lock" in names
+
+
+def test_the_metadata_names_the_extras_the_python_and_the_command(wheel, names):
+    with zipfile.ZipFile(wheel) as archive:
+        texts = {n.split("/")[1]: archive.read(n).decode() for n in names if ".dist-info/" in n}
+    extras = set(re.findall(r"^Provides-Extra: (\S+)", texts["METADATA"], re.MULTILINE))
+    assert extras == {"all", "cassandra", "confluent", "jre", "pybloom", "spark"}
+    assert "Requires-Python: >=3.11" in texts["METADATA"]
+    assert "delivery = delivery.cli:main" in texts["entry_points.txt"]
+
+
+def test_the_bare_environment_has_no_driver(bare):
+    drivers = "pyspark", "confluent_kafka", "cassandra", "pybloom_live", "pandas"
+    code = f"from importlib.util import find_spec; print([d for d in {drivers} if find_spec(d)])"
+    assert run(bare / "bin" / "python", "-c", code).strip() == "[]"
+
+
+def test_without_extras_the_command_gives_its_help(bare):
+    assert "Usage: delivery" in run(bare / "bin" / "delivery", "--help")
+
+
+def test_without_extras_everything_users_import_is_there(bare):
+    code = "import delivery; print(*(name for name in delivery.__all__ if not hasattr(delivery, name)))"
+    assert run(bare / "bin" / "python", "-c", code).strip() == ""
