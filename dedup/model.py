@@ -123,6 +123,8 @@ class Head:
     read_seqs: tuple[ReadSeq, ...] = ()
     #: Name and identity of every topic the lane reads.
     topics: tuple[tuple[str, TopicId], ...] = ()
+    #: Identity of every topic the lane writes; a header naming this lane elsewhere is a copy.
+    writes: tuple[TopicId, ...] = ()
     #: The incarnations before this one, oldest first. Seqs go on counting through all of them.
     past: tuple[Kept, ...] = ()
     #: Identity of a stateful job's checkpoint and the position of its state; empty otherwise.

@@ -48,6 +48,9 @@ def encode_head(head: Head) -> bytes:
     out.uint(len(head.topics))
     for name, topic in head.topics:
         out.text(name).raw(topic)
+    out.uint(len(head.writes))
+    for topic in head.writes:
+        out.raw(topic)
     out.uint(len(head.past))
     for kept in head.past:
         out.raw(kept.incarnation).uint(kept.seq)
@@ -68,6 +71,7 @@ def _read_head(body: Reader) -> Head:
         minted_at_ms=body.uint(),
         read_seqs=_read_reads(body),
         topics=tuple((body.text(), TopicId(body.raw(IDENTITY_BYTES))) for _ in range(body.uint())),
+        writes=tuple(TopicId(body.raw(IDENTITY_BYTES)) for _ in range(body.uint())),
         past=tuple(
             Kept(Incarnation(body.raw(IDENTITY_BYTES)), body.uint()) for _ in range(body.uint())
         ),

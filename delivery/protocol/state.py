@@ -1,0 +1,161 @@
+"""What one process knows of a lane, as frozen values, and the ranges it plans with.
+
+What it is: `Lane` and its parts. `delivery.protocol.lane` is the only module that makes new ones.
+What it must not know: what follows from an event.
+
+Invariants:
+    Every value is hashable and compares by what it means; the story is told, not compared.
+    `held`, `pending` and the head's frontier are contiguous, source by source.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from dedup.model import Ack, Frontier, Head, HeadRef, Seal
+from delivery.protocol import messages as m
+
+#: How many of a lane's last events an error tells.
+STORY_LENGTH = 24
+
+
+class Phase(Enum):
+    """Where the lane stands in this process."""
+
+    NEW = "new"
+    LOADING = "loading"
+    STARTING = "starting"
+    OPEN = "open"
+    RELOADING = "reloading"
+    CLOSED = "closed"
+
+
+class Step(Enum):
+    """Where a pending bundle stands."""
+
+    CLASSIFYING = "classifying"
+    RUNNING = "running"
+    STORING = "storing"
+    STORED = "stored"
+    APPENDING = "appending"
+    RESOLVING = "resolving"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What bounds a lane; each number is a promise about memory or about time."""
+
+    #: Bundles under way before their seal: one in user code beside one being stored.
+    pending_max: int = 2
+    #: Sealed bundles not yet acknowledged; behind it the lane takes nothing new.
+    owed_max: int = 16
+    #: Times the same unknown outcome is looked into before the task fails.
+    unknown_max: int = 5
+
+
+class Span(NamedTuple):
+    """A range of the source, offered and not yet sealed."""
+
+    start: Frontier
+    end: Frontier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """A span under way, as one attempt."""
+
+    ticket: int
+    span: Span
+    step: Step = Step.CLASSIFYING
+    #: Where it will stand if it wins; known once it is classified.
+    ref: HeadRef | None = None
+    minted_at_ms: int = 0
+    lane_time_ms: int = 0
+    seal: Seal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """A sealed bundle that this process has not seen acknowledged."""
+
+    seq: int
+    #: The offsets behind its last record once this process flushed it; None before.
+    delivered: Frontier | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """All that one process knows of a lane."""
+
+    limits: Limits = field(default_factory=Limits)
+    phase: Phase = Phase.NEW
+    #: The last head known to be won, by whomever.
+    head: Head | None = None
+    ack: Ack | None = None
+    held: tuple[Span, ...] = ()
+    pending: tuple[Bundle, ...] = ()
+    owed: tuple[Owed, ...] = ()
+    acking: Ack | None = None
+    unknown: int = 0
+    losses: int = 0
+    tickets: int = 0
+    start: Frontier = field(default_factory=Frontier)
+    goal: Frontier | None = None
+    end: m.End | None = None
+    story: tuple[m.Event, ...] = field(default=(), compare=False)
+
+    @property
+    def planned(self) -> Frontier:
+        """Where the next offered range must begin or lie below."""
+        assert self.head is not None, "a lane that was not loaded plans nothing"
+        planned = self.head.frontier
+        for span in (*(bundle.span for bundle in self.pending), *self.held):
+            planned = planned.merged(span.end)
+        return planned
+
+    @property
+    def hungry(self) -> bool:
+        """Whether the host should offer more: the bound on rows held in memory."""
+        return self.phase is Phase.OPEN and not self.held and len(self.owed) < self.limits.owed_max
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything offered is sealed and everything sealed is acknowledged."""
+        return self.phase is Phase.OPEN and not (self.held or self.pending or self.owed)
+
+
+class IllegalTransitionError(AssertionError):
+    """An event that cannot come now: a bug in the runner or in the core. Stop; nothing is lost."""
+
+    def __init__(self, lane: Lane, event: m.Event) -> None:
+        story = "\n".join(f"  {told}" for told in lane.story)
+        super().__init__(f"{event} cannot come in {lane.phase}; the lane's story:\n{story}")
+
+
+def refusal(head: Head, event: m.Loaded) -> str:
+    """Say why the source is not the one this lane has read so far; nothing is skipped."""
+    now = dict(event.topics)
+    for name, topic in head.topics:
+        if now.get(name, topic) != topic:
+            return f"topic {name} was deleted and created again since the last seal"
+    for source, offset in head.frontier:
+        low, high = event.low.at(source), event.high.at(source)
+        if low is not None and offset < low:
+            return f"offsets {offset} to {low} of partition {source.partition} are gone unread"
+        if high is not None and offset > high:
+            return f"partition {source.partition} ends at {high}, below the sealed {offset}"
+    return ""
+
+
+def unsealed(spans: tuple[Span, ...], frontier: Frontier) -> list[Span]:
+    """Trim spans to what the frontier does not cover yet."""
+    rest = []
+    for span in spans:
+        begin = Frontier.of(
+            (source, max(offset, frontier.at(source) or 0)) for source, offset in span.start
+        )
+        if not begin.covers(span.end):
+            rest.append(Span(begin, begin.merged(span.end)))
+    return rest
