@@ -47,7 +47,7 @@ class _Reader:
         self._at += count
         return self._body[self._at - count : self._at]
 
-    def int(self) -> int:
+    def number(self) -> int:
         return int(struct.unpack(">i", self.take(4))[0])
 
     def short(self) -> int:
@@ -97,7 +97,7 @@ def _ask(
         raise ValueError(f"a frame of {length} bytes is no answer to a health check")
     reader = _Reader(_receive(connection, length, deadline))
     if answer == _ERROR:
-        code = reader.int()
+        code = reader.number()
         raise ValueError(f"error 0x{code:04x}: {reader.string()}")
     return answer, reader
 
@@ -114,11 +114,11 @@ def _receive(connection: socket.socket, count: int, deadline: float) -> bytes:
 
 
 def _rows(reader: _Reader) -> list[list[str | None]]:
-    if reader.int() != _ROWS:
+    if reader.number() != _ROWS:
         return []
-    flags, columns = reader.int(), reader.int()
+    flags, columns = reader.number(), reader.number()
     if flags & _MORE_PAGES:
-        reader.take(reader.int())
+        reader.take(reader.number())
     if not flags & _NO_METADATA:
         if flags & _GLOBAL_TABLE:
             reader.string()
@@ -130,10 +130,10 @@ def _rows(reader: _Reader) -> list[list[str | None]]:
             reader.string()
             reader.short()  # a simple type; collections carry more, and no check selects one
     rows = []
-    for _ in range(reader.int()):
+    for _ in range(reader.number()):
         row: list[str | None] = []
         for _ in range(columns):
-            size = reader.int()
+            size = reader.number()
             row.append(None if size < 0 else reader.take(size).decode(errors="replace"))
         rows.append(row)
     return rows

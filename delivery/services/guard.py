@@ -47,6 +47,10 @@ ALREADY_RUNNING = "already running"
 #: believed only after this long.
 LOCK_SECONDS_MAX = 1.0
 
+#: How often the guard looks whether the node's directory is still there. A server whose files
+#: were deleted under it (`git clean`) can neither be found nor stopped by anybody else.
+DIRECTORY_SECONDS = 5.0
+
 _READ_BYTES = 64 * 1024
 _PR_SET_PDEATHSIG = 1
 
@@ -133,8 +137,8 @@ def _start(argv: list[str], directory: Path, lock: int, *, dies: bool) -> subpro
     return server
 
 
-def _pump(server: subprocess.Popen[bytes], log: Log, lifeline: int | None) -> bool:
-    """Copy output until the server or the lifeline ends; True if it was the lifeline."""
+def _pump(server: subprocess.Popen[bytes], log: Log, lifeline: int | None, directory: Path) -> bool:
+    """Copy output until the server ends; True if it lost its owner or its directory first."""
     assert server.stdout is not None
     output = server.stdout.fileno()
     with selectors.DefaultSelector() as selector:
@@ -142,9 +146,11 @@ def _pump(server: subprocess.Popen[bytes], log: Log, lifeline: int | None) -> bo
         if lifeline is not None:
             selector.register(lifeline, selectors.EVENT_READ)
         while True:
-            ready = {key.fd for key, _ in selector.select()}
-            if lifeline in ready:
+            ready = {key.fd for key, _ in selector.select(DIRECTORY_SECONDS)}
+            if lifeline in ready or not directory.exists():
                 return True
+            if output not in ready:
+                continue
             data = os.read(output, _READ_BYTES)
             if not data:
                 return False
@@ -211,7 +217,7 @@ def main() -> None:
         _report(f"{error}")
         return
     _report(str(server.pid))
-    orphaned = _pump(server, log, options.lifeline)
+    orphaned = _pump(server, log, options.lifeline, directory)
     if orphaned:
         server.kill()
     code = server.wait()

@@ -61,6 +61,9 @@ def settings(nodes: int) -> dict[str, str]:
         "share.coordinator.state.topic.min.isr": in_sync,
         "share.coordinator.state.topic.num.partitions": partitions,
         "group.initial.rebalance.delay.ms": "0",
+        # A broker that comes back after kill -9 is let in when its old session has ended.
+        "broker.session.timeout.ms": "4000",
+        "broker.heartbeat.interval.ms": "1000",
         "log.cleaner.dedupe.buffer.size": str(4 * 1024 * 1024),
     }
 

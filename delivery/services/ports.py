@@ -29,7 +29,7 @@ from pathlib import Path
 from dedup.errors import InvalidUsage, Unavailable
 from delivery.services.process import Process
 
-__all__ = ["Owner", "busy", "holder", "release", "reserve"]
+__all__ = ["Owner", "busy", "holder", "release", "renew", "reserve"]
 
 #: Where free ports are looked for. The upper end is lowered to the ephemeral range's start.
 PORT_MIN = 20_000
@@ -139,13 +139,19 @@ def reserve(
 ) -> list[int]:
     """Reserve the given ports, and free ones up to `count`, each on all of the addresses.
 
-    May be called again by the same instance with ports it already holds. Raises `InvalidUsage`
-    if a given port belongs to another instance or to a server that is not ours.
+    Raises `InvalidUsage` if a given port belongs to another instance or somebody listens there.
     """
     with _locked() as registry:
         ports: list[int] = []
         for port in given:
-            _refuse_taken(registry, port, owner, addresses)
+            _refuse_reserved(registry, port, owner)
+            address = busy(port, addresses)
+            if address is not None:
+                raise InvalidUsage(
+                    "reserve a port",
+                    f"{address}:{port}",
+                    "another program listens on it; choose another port or leave the choice to us",
+                )
             ports.append(port)
         for port in _candidates():
             if len(ports) >= count:
@@ -161,30 +167,37 @@ def reserve(
                 f"{PORT_MIN}-{PORT_MAX}",
                 "none is free; stop instances you no longer need with `delivery down --delete`",
             )
-        for port in ports:
-            (registry / str(port)).write_text(json.dumps(asdict(owner)), encoding="utf-8")
+        _write(registry, ports, owner)
     return ports
 
 
-def _refuse_taken(registry: Path, port: int, owner: Owner, addresses: Sequence[str]) -> None:
+def _refuse_reserved(registry: Path, port: int, owner: Owner) -> None:
     current = _read(registry, port)
-    if current is not None and current.instance == owner.instance:
+    if current is None or current.instance == owner.instance or current.stale():
         return
-    if current is not None and not current.stale():
-        directory = Path(current.state).parent.parent
-        raise InvalidUsage(
-            "reserve a port",
-            str(port),
-            f"it belongs to the instance in {directory}; choose another port, or give this one "
-            f"back with `delivery down --delete --dir {directory}`",
-        )
-    address = busy(port, addresses)
-    if address is not None:
-        raise InvalidUsage(
-            "reserve a port",
-            f"{address}:{port}",
-            "another program listens on it; choose another port or leave the choice to us",
-        )
+    directory = Path(current.state).parent.parent
+    raise InvalidUsage(
+        "reserve a port",
+        str(port),
+        f"it belongs to the instance in {directory}; choose another port, or give this one "
+        f"back with `delivery down --delete --dir {directory}`",
+    )
+
+
+def renew(owner: Owner, ports: Sequence[int]) -> None:
+    """Reserve again what an existing instance has, in case somebody cleaned the registry away.
+
+    What listens there may be the instance's own servers, so nothing is tried.
+    """
+    with _locked() as registry:
+        for port in ports:
+            _refuse_reserved(registry, port, owner)
+        _write(registry, ports, owner)
+
+
+def _write(registry: Path, ports: Sequence[int], owner: Owner) -> None:
+    for port in ports:
+        (registry / str(port)).write_text(json.dumps(asdict(owner)), encoding="utf-8")
 
 
 def release(instance: str) -> None:
