@@ -146,12 +146,21 @@ def entry_points(project: dict[str, Any]) -> set[str]:
     return {target.split(":")[0] for group in groups for target in group.values()}
 
 
-def test_no_module_is_dead(library, documents, project):
-    """Somebody imports it, names it, runs it, or is told in the documents to import it."""
+#: Modules that landed before whoever will import them. Each leaves when that one has landed.
+AHEAD: tuple[str, ...] = ()
+
+
+def test_no_module_is_dead(library, sources, documents, project):
+    """Somebody imports it, names it, runs it, or is told in the documents to import it.
+
+    A test keeps nothing alive; the servers that tests share and the examples do.
+    """
     alive = set(entry_points(project))
     prose = "\n".join(documents.values())
     alive |= set(re.findall(r"\b(?:from|import) ((?:delivery|sinks|connectors)[\w.]*)", prose))
-    for source in library:
+    for source in sources:
+        if source.package == "tests" and source.path.name.startswith("test_"):
+            continue
         alive |= {name for name in source.imports | source.strings if name != source.module}
     dead = [
         source.name
@@ -160,7 +169,7 @@ def test_no_module_is_dead(library, documents, project):
         and source.module not in alive
         and '__name__ == "__main__"' not in source.text
     ]
-    assert dead == []
+    assert sorted(dead) == sorted(AHEAD)
 
 
 SKIPS = ("skip", "skipif", "skipTest", "xfail", "importorskip", "skipUnless", "SkipTest")
