@@ -47,7 +47,7 @@ TRIES_MAX = 3
 PROBLEM_LINES_MAX = 4
 
 _NO_NETWORK = re.compile(
-    r"UnknownHost|Connection refused|ConnectException|NoRouteToHost|Network is unreachable"
+    r"UnknownHost|Host \S+ not found|Connection refused|ConnectException|NoRouteToHost|Network is unreachable"
     r"|timed? ?out|Connection reset|Server access error",
     re.IGNORECASE,
 )
@@ -209,7 +209,9 @@ def _registry(mirror: str | None) -> str:
 def _refusal(log: str, registry: str) -> Unavailable:
     """Turn what Ivy printed into one error that says what to do."""
     problems = [line.strip() for line in log.partition(":: problems summary ::")[2].splitlines()]
-    reasons = [line for line in problems if line and not line.startswith(("::", "=="))]
+    reasons = [
+        line for line in problems if line.startswith(("Host ", "module not found", "Server"))
+    ]
     said = "; ".join(reasons[:PROBLEM_LINES_MAX]) or log[-500:].strip()
     if _NO_NETWORK.search(log):
         hint = "no network, or it does not answer. What was fetched is kept; run this again when it is back, or name a mirror in DEFAULT_ARTIFACT_REPOSITORY."
