@@ -131,6 +131,11 @@ class Cassandra:
         """What drivers call contact points; the port is `port`."""
         return tuple(self.host(index) for index in range(1, self.nodes + 1))
 
+    @property
+    def url(self) -> str:
+        """The address as a catalog wants it, without a keyspace."""
+        return f"cassandra://{','.join(self.contact_points)}:{self.port}"
+
     def ports(self, index: int) -> dict[int, str]:
         """What node `index` listens on: port to address."""
         host = self.host(index)

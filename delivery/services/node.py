@@ -19,7 +19,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from dedup.errors import Unavailable
-from delivery.services import ports, process
+from delivery.services import logs, ports, process
 from delivery.services.process import Lifeline, Process
 from delivery.services.state import Cluster
 
@@ -129,7 +129,7 @@ class Node:
 
     def failed(self, what: str) -> Unavailable:
         """Say that it did not start, and show the end of its log."""
-        lines = process.last_lines(self.directory, LAST_LINES)
+        lines = logs.last_lines(self.directory, LAST_LINES)
         log = "\n".join(f"    {line}" for line in lines)
         return Unavailable(
             f"start {self.name}",
@@ -159,7 +159,7 @@ class Node:
         return Health.RUNNING, running, ""
 
     def _last_words(self) -> str:
-        lines = process.last_lines(self.directory, 1)
+        lines = logs.last_lines(self.directory, 1)
         return lines[0] if lines else "it was never started"
 
     def stop(self) -> bool:

@@ -26,7 +26,7 @@ from pathlib import Path
 from dedup.errors import Unavailable
 from delivery.services import guard
 
-__all__ = ["Lifeline", "Process", "find", "last_lines", "spawn", "until"]
+__all__ = ["Lifeline", "Process", "find", "spawn", "until"]
 
 #: How long a node's lock may be held without a record: the time between fork and rename in the
 #: guard, generous for a machine that swaps.
@@ -34,9 +34,6 @@ RECORD_SECONDS_MAX = 10.0
 
 #: How often a condition of another process is looked at; the kernel offers no portable event.
 POLL_SECONDS = 0.02
-
-#: What `last_lines` reads from the end of a log at most.
-_TAIL_BYTES_MAX = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,23 +197,3 @@ def _locked(directory: Path) -> bool:
         return False
     finally:
         os.close(lock)
-
-
-def last_lines(directory: Path, count: int) -> list[str]:
-    """The last lines of a server's log, the predecessor of a freshly rotated one included."""
-    lines: list[str] = []
-    for name in (guard.LOG_NAME, guard.LOG_NAME + ".1"):
-        if len(lines) < count:
-            lines = _tail(directory / name, count - len(lines)) + lines
-    return lines
-
-
-def _tail(path: Path, count: int) -> list[str]:
-    try:
-        with path.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - _TAIL_BYTES_MAX))
-            text = file.read().decode(errors="replace")
-    except FileNotFoundError:
-        return []
-    return text.splitlines()[-count:] if count else []

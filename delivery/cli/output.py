@@ -1,0 +1,100 @@
+"""What verbs say, and how: text for people, one JSON document for programs.
+
+What it is: `Output`, and `verb`, which gives a command its `--json` and turns errors into exit
+codes.
+What it must not know: what is said.
+
+Invariants:
+    Standard output carries the result and nothing else; with --json exactly one document, also
+    when the verb fails. A verb that never ends (`logs --follow`) prints one document a line.
+    Progress goes to standard error: in place on a terminal, line by line elsewhere.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dedup.errors import DeliveryError
+
+__all__ = ["Output", "directory_option", "verb"]
+
+_ERASE_LINE = "\r\x1b[K"
+
+
+class Output:
+    """Where a verb writes to."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+        self._in_place = sys.stderr.isatty()
+        self._shown = False
+
+    def progress(self, line: str) -> None:
+        """Say what is going on; the next line, or the result, takes its place on a terminal."""
+        if self._in_place:
+            width = shutil.get_terminal_size().columns
+            click.echo(_ERASE_LINE + line[: width - 1], err=True, nl=False)
+            self._shown = True
+        else:
+            click.echo(line, err=True)
+
+    def result(self, text: str, document: Mapping[str, Any]) -> None:
+        """Print the result, as the user wants it."""
+        self._clear()
+        if self.as_json:
+            click.echo(json.dumps(document, indent=2))
+        else:
+            click.echo(text)
+
+    def line(self, text: str, document: Mapping[str, Any]) -> None:
+        """Print one of many results."""
+        self._clear()
+        click.echo(json.dumps(document) if self.as_json else text)
+
+    def error(self, error: DeliveryError) -> None:
+        """Print what went wrong."""
+        self._clear()
+        if self.as_json:
+            details = {"op": error.op, "subject": error.subject, "hint": error.hint}
+            click.echo(json.dumps({"error": {"kind": type(error).__name__} | details}, indent=2))
+        else:
+            click.echo(f"delivery: {error}", err=True)
+
+    def _clear(self) -> None:
+        if self._shown:
+            click.echo(_ERASE_LINE, err=True, nl=False)
+            self._shown = False
+
+
+def verb(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command `--json`, an `Output` as its first argument, and our exit codes."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+    @functools.wraps(function)
+    def run(*, as_json: bool, **options: Any) -> None:
+        out = Output(as_json=as_json)
+        try:
+            function(out, **options)
+        except DeliveryError as error:
+            out.error(error)
+            raise click.exceptions.Exit(error.exit_code) from error
+
+    return run
+
+
+#: The directory whose instance a verb is about.
+directory_option = click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(),
+    help="The directory whose servers are meant; the current one by default.",
+)
