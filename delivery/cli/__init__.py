@@ -20,7 +20,7 @@ import click
 
 __all__ = ["VERBS", "main"]
 
-VERBS = ("up", "down", "status", "logs", "doctor")
+VERBS = ("up", "down", "status", "logs", "doctor", "spark-options")
 
 INTERRUPTED = 130
 
@@ -49,7 +49,8 @@ class Verbs(click.Group):
         """Import a verb."""
         if name not in VERBS:
             return None
-        command = importlib.import_module(f"delivery.cli.{name}").command
+        module = name.replace("-", "_")
+        command = importlib.import_module(f"delivery.cli.{module}").command
         assert isinstance(command, click.Command)
         return command
 

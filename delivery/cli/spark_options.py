@@ -1,0 +1,34 @@
+"""`delivery spark-options`: what to add to a `spark-submit` of one's own.
+
+What it is: words around `delivery.spark.spark_options`. What it must not know: which settings.
+"""
+
+from __future__ import annotations
+
+import click
+
+from dedup.errors import InvalidUsage
+from delivery.cli.output import Output, verb
+
+
+@click.command(
+    epilog="Example: spark-submit $(delivery spark-options) job.py. What stands behind it on the "
+    "line wins, so --conf spark.pyspark.python=/opt/venv/bin/python names another Python."
+)
+@verb
+def command(out: Output) -> None:
+    """Print the options with which a job of yours can run stages.
+
+    Fetches the Kafka connector's jars if they are missing. The job itself calls
+    delivery.spark.spark_session(), or SparkSession.builder as ever.
+    """
+    from delivery.spark import spark_options  # noqa: PLC0415  keeps --help light
+
+    options = spark_options(report=out.progress)
+    words = [f"{key}={value}" for key, value in options.items()]
+    for word in words:
+        # A shell that fills in $(...) splits at white space and knows no quotes there.
+        if not out.as_json and len(word.split()) != 1:
+            hint = "a value with a space in it falls apart in $(...). Nothing was printed; use --json, or set DELIVERY_CACHE (jars) or PYSPARK_PYTHON to a path without spaces."
+            raise InvalidUsage("print spark-submit options", word, hint)
+    out.result(" ".join(f"--conf {word}" for word in words), options)
