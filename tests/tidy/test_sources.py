@@ -157,7 +157,9 @@ def test_no_module_is_dead(library, sources, documents, project):
 
     A test keeps nothing alive; the servers that tests share and the examples do.
     """
-    alive = set(entry_points(project)) | {f"delivery.cli.{verb}" for verb in VERBS}
+    alive = set(entry_points(project)) | {
+        f"delivery.cli.{verb.replace('-', '_')}" for verb in VERBS
+    }
     prose = "\n".join(documents.values())
     alive |= set(re.findall(r"\b(?:from|import) ((?:delivery|sinks|connectors)[\w.]*)", prose))
     for source in sources:
