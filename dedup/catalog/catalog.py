@@ -178,6 +178,10 @@ class Catalog:
             raise _contradiction(place, "the chunks are not those that were sealed")
         return chunks
 
+    def note_loser(self, slot: Slot, digest: bytes) -> None:
+        """Remember what a losing attempt had made of its inputs, for the nondeterminism report."""
+        self.store.note_loser(slot, digest)
+
     # Segment list -----------------------------------------------------------------------------
 
     def segment_list(self, lane: str) -> SegmentList | None:
@@ -227,6 +231,11 @@ def blob_ref(chunks: Sequence[bytes], rows: int) -> BlobRef:
     return BlobRef(
         chunks=len(chunks), rows=rows, size=sum(map(len, chunks)), digest=digest.digest()
     )
+
+
+def segment_place(catalog: Catalog, slot: Slot) -> str:
+    """Return the words by which messages name a stored segment."""
+    return f"{catalog.store.url} segment of {slot_name(slot)}"
 
 
 def dead_slots(stored: Iterable[Slot], row: LaneRow, winners: dict[int, Seal]) -> list[Slot]:

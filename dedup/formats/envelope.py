@@ -77,6 +77,16 @@ def unwrap(blob: bytes, kind: Kind, *, version_max: int, place: str) -> tuple[in
     return version, body
 
 
+def wrapped_bytes(blob: bytes, place: str) -> int:
+    """Return how long the envelope at the beginning of `blob` says it is."""
+    if len(blob) < ENVELOPE_BYTES:
+        raise _corrupt(place, f"{len(blob)} bytes are too few for an envelope")
+    magic, _, _, length = _PREFIX.unpack_from(blob)
+    if magic != MAGIC:
+        raise _corrupt(place, "the bytes do not begin with our magic")
+    return ENVELOPE_BYTES + int(length)
+
+
 def _corrupt(place: str, what: str) -> Corrupt:
     return Corrupt(
         "read a stored blob",
@@ -162,6 +172,10 @@ class Reader:
             return self.data().decode()
         except UnicodeDecodeError as error:
             raise _corrupt(self._place, "a name is not UTF-8") from error
+
+    def rest(self) -> bytes:
+        """Read everything that is left."""
+        return self.raw(len(self._body) - self._at)
 
     def end(self) -> None:
         """Check that nothing is left over."""

@@ -19,6 +19,8 @@ from dedup.formats.envelope import Kind, Reader, Writer, unwrap, wrap
 from dedup.model import IDENTITY_BYTES, Incarnation, ReadSeq, RecordId, TopicId
 
 VERSION = 1
+#: Ids per chunk: 256 KiB of them.
+CHUNK_IDS = 16 * 1024
 #: Ids are forgotten bucket by bucket.
 BUCKET_MS = 10 * 60 * 1000
 
@@ -73,6 +75,18 @@ def encode_segment(parts: tuple[Part, ...]) -> bytes:
             out.text(seen.sender).raw(seen.incarnation).raw(seen.topic).uint(seen.seq)
         out.uint(len(part.ids)).raw(b"".join(part.ids))
     return wrap(Kind.SEGMENT, VERSION, out.body())
+
+
+def segment_chunks(parts: tuple[Part, ...]) -> list[bytes]:
+    """Return the chunks of a segment, each below what every store takes; none for no ids."""
+    chunks = []
+    for part in parts:
+        for at in range(0, len(part.ids), CHUNK_IDS):
+            piece = Part(part.bucket, part.ids[at : at + CHUNK_IDS], part.seen)
+            chunks.append(piece)
+    if sum(len(piece.ids) for piece in chunks) <= CHUNK_IDS:
+        return [encode_segment(tuple(chunks))] if chunks else []
+    return [encode_segment((piece,)) for piece in chunks]
 
 
 def decode_segment(blob: bytes, place: str) -> tuple[Part, ...]:

@@ -1,0 +1,1 @@
+"""Sources, each module named after what it wraps."""

@@ -1,0 +1,41 @@
+"""The memory source: partitions of a `MemoryBroker`.
+
+What it is: the reader port over lists, for tests and for users' own unit tests.
+What it must not know: sinks, catalogs.
+
+Invariants:
+    A planned range is read whole; holes in it are no loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dedup.model import Frontier, Source
+from delivery.broker import MemoryBroker
+from delivery.ports import Log
+from delivery.records import Record
+
+
+class MemoryReader:
+    """Reads some partitions of one topic."""
+
+    def __init__(self, broker: MemoryBroker, topic: str, sources: Sequence[Source]) -> None:
+        self._broker = broker
+        self._topic = topic
+        self._sources = list(sources)
+
+    def log(self) -> Log:
+        """Return the topic's identity and the bounds of the partitions."""
+        return Log(
+            topics=((self._topic, self._broker.names[self._topic]),),
+            low=Frontier.of((source, 0) for source in self._sources),
+            high=self._broker.high(self._sources),
+        )
+
+    def read(self, start: Frontier, end: Frontier) -> list[Record]:
+        """Return the records of a planned range, by source and offset."""
+        records = []
+        for source, offset in start:
+            records += self._broker.read(source, offset, end.at(source) or offset)
+        return records

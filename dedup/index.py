@@ -1,0 +1,171 @@
+"""Which ids a lane has decided: exact, caught up from the segments of its seals.
+
+What it is: the index a lane asks for every id that is not a remnant. This one keeps the ids
+themselves; it is the reference that filters are measured against.
+What it must not know: where records come from, or what their marks mean.
+
+Invariants:
+    The index is exact for `tag`, a head on the lane's history. A tag that is not on it, or whose
+    entry was collected, is worth nothing: everything is built anew from the catalog.
+    The tag moves to a head only AFTER the segment of every seal up to it is in, whoever won them.
+    Losing the index costs time, never correctness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from dedup.catalog.catalog import Catalog, segment_place
+from dedup.catalog.store import Blob
+from dedup.errors import Corrupt, Unavailable
+from dedup.expiry import forgettable
+from dedup.formats.segment import Bucket, Part, decode_segment
+from dedup.model import Head, HeadRef, Incarnation, ReadSeq, RecordId, Seal, TopicId
+
+#: A rebuild reads the segment list and then the entries behind it; a collector may move an entry
+#: into the list in between, and then it is all read again.
+REBUILDS_MAX = 10
+
+
+@dataclass(slots=True)
+class Ids:
+    """The ids of one bucket, and the highest seq seen of each of their senders."""
+
+    ids: set[RecordId] = field(default_factory=set)
+    seen: dict[tuple[str, Incarnation, TopicId], int] = field(default_factory=dict)
+
+    def add(self, part: Part) -> None:
+        """Take over the ids of a part."""
+        self.ids.update(part.ids)
+        for read in part.seen:
+            self.seen[read.key] = max(read.seq, self.seen.get(read.key, -1))
+
+    def part(self, bucket: Bucket) -> Part:
+        """Return all of it as one part."""
+        seen = tuple(sorted(ReadSeq(*key, seq) for key, seq in self.seen.items()))
+        return Part(bucket, tuple(sorted(self.ids)), seen)
+
+
+@dataclass(slots=True)
+class Memo:
+    """What an index keeps between bundles, and hosts between processes: a cache."""
+
+    tag: HeadRef | None = None
+    buckets: dict[Bucket, Ids] = field(default_factory=dict)
+
+
+class ExactIndex:
+    """The decided ids of one lane.
+
+    Args:
+        catalog: where the segments are.
+        lane: whose ids.
+        window_ms: how long external ids are held, along lane time.
+        memo: what an earlier index left; it is checked before it is trusted.
+    """
+
+    def __init__(
+        self, catalog: Catalog, lane: str, window_ms: int, memo: Memo | None = None
+    ) -> None:
+        self._catalog = catalog
+        self._lane = lane
+        self._window_ms = window_ms
+        self.memo = memo if memo is not None else Memo()
+
+    def catch_up(self, head: Head) -> None:
+        """Make the index exact for `head`.
+
+        Raises:
+            Corrupt: ids that must be there are not.
+            Unavailable: the catalog did not answer.
+        """
+        if self.memo.tag == head.ref:
+            return
+        if not self._follow(head):
+            self._rebuild(head)
+
+    def holds(self, record_id: RecordId) -> bool:
+        """Tell whether the id was decided at or before the tag."""
+        return any(record_id in held.ids for held in self.memo.buckets.values())
+
+    def _follow(self, head: Head) -> bool:
+        """Add the segments between tag and head; False if the tag is not on the history."""
+        tag = self.memo.tag
+        if tag is None or not self._on_history(tag, head):
+            return False
+        seals = list(self._seals(head, tag.seq + 1))
+        if len(seals) != head.ref.seq - tag.seq:
+            return False
+        self._take(head, seals)
+        return True
+
+    def _on_history(self, tag: HeadRef, head: Head) -> bool:
+        last = head.last_kept(tag.incarnation)
+        if last is None or tag.seq > last or head.incarnation_of(tag.seq) != tag.incarnation:
+            return False
+        entry = self._catalog.seal(self._lane, tag.incarnation, tag.seq)
+        return entry is not None and entry.ref == tag
+
+    def _rebuild(self, head: Head) -> None:
+        for _ in range(REBUILDS_MAX):
+            self.memo.tag = None
+            self.memo.buckets = {}
+            listed = self._catalog.segment_list(self._lane)
+            upto = listed.upto if listed else -1
+            seals = list(self._seals(head, upto + 1))
+            # SUBTLE: list first, entries after it. An entry that a collector moves into the list
+            # in between is missing from both; a gap shows it. Entries first would be as blind, and
+            # one read over both tables is not to be had in every store.
+            if upto > head.ref.seq or len(seals) == head.ref.seq - upto:
+                parts = self._listed_parts(listed.slots if listed else ())
+                if parts is not None:
+                    for part in parts:
+                        self._add(part)
+                    self._take(head, seals)
+                    return
+        raise Unavailable(
+            "rebuild the ids of a lane",
+            self._lane,
+            "entries were collected faster than they could be read; nothing was written: run again",
+        )
+
+    def _listed_parts(self, slots: tuple) -> list[Part] | None:  # type: ignore[type-arg]
+        """Return the parts of listed segments, or None if one went away since the list was read."""
+        parts: list[Part] = []
+        for slot in slots:
+            chunks = self._catalog.store.get(Blob.SEGMENT, slot)
+            if not chunks:
+                return None
+            for chunk in chunks:
+                parts += decode_segment(chunk, segment_place(self._catalog, slot))
+        return parts
+
+    def _seals(self, head: Head, first: int) -> Iterator[Seal]:
+        """Yield the entries of the present history from `first` to the head."""
+        begin = first
+        for kept in head.past:
+            yield from self._catalog.seals(self._lane, kept.incarnation, begin, kept.seq)
+            begin = max(begin, kept.seq + 1)
+        yield from self._catalog.seals(self._lane, head.ref.incarnation, begin, head.ref.seq)
+
+    def _take(self, head: Head, seals: list[Seal]) -> None:
+        for seal in seals:
+            chunks = self._catalog.get(Blob.SEGMENT, self._lane, seal)
+            if chunks is None:
+                raise Corrupt(
+                    "read the ids of a seal",
+                    f"{self._lane} seq {seal.ref.seq}",
+                    "the seal names a segment that is gone; nothing was written: run "
+                    "`delivery doctor` and restore this catalog from a backup",
+                )
+            for chunk in chunks:
+                for part in decode_segment(chunk, f"segment of {self._lane} seq {seal.ref.seq}"):
+                    self._add(part)
+        self.memo.tag = head.ref
+        for bucket, held in list(self.memo.buckets.items()):
+            if forgettable(held.part(bucket), head, self._window_ms):
+                del self.memo.buckets[bucket]
+
+    def _add(self, part: Part) -> None:
+        self.memo.buckets.setdefault(part.bucket, Ids()).add(part)

@@ -1,0 +1,79 @@
+"""What a lane runner needs from the world: the ports that hosts, connectors and sinks fill.
+
+What it is: protocols only.
+What it must not know: any implementation.
+
+Invariants stand at each port; the conformance of an implementation is tested behind the faulty
+wrappers of `delivery.testing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dedup.model import Frontier, TopicId
+from delivery.outputs import Emission
+from delivery.records import Output, Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """What the source's log is just now: its topics by name, and its bounds."""
+
+    topics: tuple[tuple[str, TopicId], ...] = ()
+    low: Frontier = field(default_factory=Frontier)
+    high: Frontier = field(default_factory=Frontier)
+
+
+class Reader(Protocol):
+    """Where a lane's records come from, as far as the runner asks."""
+
+    def log(self) -> Log:
+        """Return topics and bounds, read now."""
+
+
+class Stage(Protocol):
+    """User code and what is said about it."""
+
+    #: Version of the code; kept in every seal.
+    code: str
+
+    def run(self, record: Record) -> Sequence[Output]:
+        """Return what one record becomes. May be called again; only one result counts.
+
+        Raises:
+            Exception: whatever user code raises; the runner follows the stage's policy.
+        """
+
+
+class Emitter(Protocol):
+    """Where outputs go."""
+
+    #: Identity of the topic behind each edge, in the edges' order.
+    writes: tuple[TopicId, ...]
+
+    def place(self, output: Output, parent: Record) -> int:
+        """Return the partition an output goes to; it is frozen with the stored row."""
+
+    def emit(self, emissions: Sequence[Emission]) -> Frontier:
+        """Send in order, flush, and return per topic partition the offset behind the last record.
+
+        Returns only when every record is durable. The offsets are those of the delivery reports; a
+        report without one is replaced by the partition's end, read AFTER the flush. Called again
+        with the same emissions it may repeat them.
+        """
+
+
+class Clock(Protocol):
+    """Time and fresh identities; neither ever decides about safety."""
+
+    def now_ms(self) -> int:
+        """Return the wall clock in milliseconds."""
+
+    def fresh(self) -> bytes:
+        """Return 16 bytes that nobody was given before or will be given again."""
+
+    def back_off(self, losses: int) -> None:
+        """Wait after `losses` lost races in a row, with some spread, so that somebody wins."""

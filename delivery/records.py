@@ -1,0 +1,97 @@
+"""Records as user code and the runner see them.
+
+What it is: `Record` (what was read) and `Output` (what user code made of it).
+What it must not know: lanes, seals, where records come from or go to.
+
+Invariants:
+    Both are immutable; `replace` makes another one.
+    A record is at most `RECORD_BYTES_MAX` with key and headers, or it is refused where it is made.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dedup.errors import InvalidUsage
+from dedup.model import IDENTITY_BYTES, Source, TopicId
+
+#: Kafka brokers and clients refuse a mebibyte with headers and overhead; this leaves room.
+RECORD_BYTES_MAX = 768 * 1024
+
+#: Where a record comes from that was made by hand, as in a unit test.
+NOWHERE = Source(topic=TopicId(bytes(IDENTITY_BYTES)), partition=0)
+
+Headers = tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One record of an input edge."""
+
+    value: bytes | None = None
+    key: bytes | None = None
+    headers: Headers = ()
+    timestamp_ms: int = 0
+    source: Source = NOWHERE
+    offset: int = 0
+
+    def json(self) -> Any:
+        """Return the value parsed as JSON."""
+        return json.loads(self.value or b"null")
+
+    def header(self, name: str) -> bytes | None:
+        """Return the last header of that name, as Kafka clients do."""
+        return next((value for key, value in reversed(self.headers) if key == name), None)
+
+    def replace(
+        self,
+        *,
+        value: Any = None,
+        key: bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+    ) -> Output:
+        """Return an output like this record, but for what is given; a non-bytes value is JSON."""
+        return Output(
+            value=self.value if value is None else as_bytes(value),
+            key=self.key if key is None else key,
+            headers=tuple(headers.items()) if headers is not None else (),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """One record for an output edge."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = ()
+    #: Which of the stage's outputs; 0 is the first.
+    edge: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what no broker would take, before anything is stored."""
+        size = len(self.value or b"") + len(self.key or b"")
+        size += sum(len(name) + len(value) for name, value in self.headers)
+        if size > RECORD_BYTES_MAX:
+            raise InvalidUsage(
+                "make an output record",
+                f"{size} bytes with key and headers",
+                f"the limit is {RECORD_BYTES_MAX}; nothing of its bundle was stored: store the "
+                "large part elsewhere and send a reference, or split the record",
+            )
+
+    def to(self, edge: int) -> Output:
+        """Return the same record for another output of the stage."""
+        return replace(self, edge=edge)
+
+
+def as_bytes(value: Any) -> bytes:
+    """Return bytes as they are, text in UTF-8, anything else as compact JSON."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()

@@ -1,0 +1,376 @@
+"""The lane runner: the one loop that does what the core asks, against ports.
+
+What it is: `perform(instruction) -> event`, the data of the bundles under way, and a loop. Used
+unchanged by resident Spark tasks, micro-batch tasks, the driver and plain Python receivers.
+What it must not know: which host it is in, which store, source or sink is behind a port; what
+follows from what (that is the core's).
+
+Invariants:
+    An instruction is performed by one method, and an answer says what happened, not what to do.
+    Whatever may have happened is answered UNKNOWN, never guessed.
+    Rows are kept until the core releases them; verdicts and outputs until their bundle is
+    discarded or delivered. `hungry` bounds both.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, TypeVar
+
+from dedup.catalog.catalog import Catalog, inline
+from dedup.catalog.store import Blob
+from dedup.errors import DeliveryError, Indeterminate, Unavailable
+from dedup.formats.segment import segment_chunks
+from dedup.model import (
+    Attempt,
+    BlobRef,
+    Frontier,
+    Head,
+    HeadRef,
+    Incarnation,
+    Seal,
+    Slot,
+    TopicId,
+)
+from delivery.judge import Judge, Verdicts
+from delivery.outputs import Emission, Origin, Row, decode_outputs, emissions, encode_outputs
+from delivery.ports import Clock, Emitter, Reader, Stage
+from delivery.protocol import messages as m
+from delivery.protocol.lane import handle
+from delivery.protocol.state import Lane, Limits
+from delivery.records import Output, Record
+from delivery.stage import Policy, StoppedByRecordError, run_record
+
+_T = TypeVar("_T")
+
+#: Times a call that did not happen is tried again before the task fails.
+TRIES_MAX = 5
+
+
+@dataclass(slots=True, kw_only=True)
+class Work:
+    """The data of one bundle under way, by its ticket."""
+
+    attempt: Attempt
+    verdicts: Verdicts
+    rows: list[Row]
+    origin: Origin | None = None
+    dead_letters: int = 0
+    digest: bytes = b""
+    delivered: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class State:
+    """All that changes in a runner; `copy` makes a snapshot, as the explorer does at every step."""
+
+    lane: Lane
+    todo: deque[m.Instruction] = field(default_factory=deque)
+    rows: deque[Record] = field(default_factory=deque)
+    work: dict[int, Work] = field(default_factory=dict)
+    #: Tickets up to here were discarded or belong to a lane that stopped.
+    dead: int = -1
+    stopped: m.Stop | None = None
+    error: BaseException | None = None
+
+    def copy(self) -> State:
+        """Return a snapshot that shares nothing that changes."""
+        work = {ticket: replace(held, rows=list(held.rows)) for ticket, held in self.work.items()}
+        return replace(self, todo=deque(self.todo), rows=deque(self.rows), work=work)
+
+
+class LaneRunner:
+    """Runs one lane in this process.
+
+    Args:
+        name: "pipeline/stage/lane".
+        catalog: what has been decided.
+        judge: gives verdicts for this lane.
+        reader: the source, for its topics and bounds.
+        stage: user code.
+        emitter: where outputs go.
+        clock: time and fresh identities.
+        policy: what to do with a record that user code cannot process.
+        limits: what bounds the lane.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        catalog: Catalog,
+        judge: Judge,
+        reader: Reader,
+        stage: Stage,
+        emitter: Emitter,
+        clock: Clock,
+        policy: Policy | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self.name = name
+        self.state = State(lane=Lane(limits=limits or Limits()))
+        self._catalog = catalog
+        self._judge = judge
+        self._reader = reader
+        self._stage = stage
+        self._emitter = emitter
+        self._clock = clock
+        self._policy = policy or Policy()
+
+    # The loop ---------------------------------------------------------------------------------
+
+    def tell(self, event: m.Event) -> None:
+        """Tell the core what happened, and take up what it asks for."""
+        self.state.lane, instructions = handle(self.state.lane, event)
+        self.state.todo.extend(instructions)
+
+    def offer(self, polled: m.Polled, records: Sequence[Record]) -> None:
+        """Hand over a planned range with its rows, in offset order."""
+        self.state.rows.extend(records)
+        self.tell(polled)
+
+    def step(self) -> bool:
+        """Perform one instruction and tell its answer; False if there is none to perform."""
+        if not self.state.todo:
+            return False
+        answer = self.perform(self.state.todo.popleft())
+        if answer is not None:
+            self.tell(answer)
+        return True
+
+    def drain(self) -> None:
+        """Perform everything that can be performed without new rows."""
+        while self.step():
+            pass
+
+    def perform(self, instruction: m.Instruction) -> m.Event | None:
+        """Do what the core asks and return the answer; None where it wants none."""
+        try:
+            return self._PERFORM[type(instruction)](self, instruction)
+        except DeliveryError as error:
+            # What could be answered was answered; the rest stops this lane in this process.
+            self.state.error = error
+            return m.Broke(str(error))
+
+    # Reading ----------------------------------------------------------------------------------
+
+    def _load(self, load: m.Load) -> m.Event:
+        if load.losses:
+            self._clock.back_off(load.losses)
+        self._judge.forget_senders()
+        row = self._again(lambda: self._catalog.load(self.name))
+        log = self._again(self._reader.log)
+        return m.Loaded(row, log.topics, log.low, log.high)
+
+    def _read_row(self, read: m.ReadRow) -> m.Event:
+        return m.RowRead(self._again(lambda: self._catalog.load(self.name)), read.missing)
+
+    def _resolve(self, resolve: m.Resolve) -> m.Event:
+        found = self._again(
+            lambda: self._catalog.resolve(self.name, resolve.incarnation, resolve.seq)
+        )
+        return m.Resolved(resolve.ticket, found.row, found.seal.ref.attempt if found.seal else None)
+
+    # Bundles ----------------------------------------------------------------------------------
+
+    def _start(self, start: m.Start) -> m.Event:
+        ref = HeadRef(Incarnation(self._clock.fresh()), 0, Attempt(self._clock.fresh()))
+        head = Head(
+            ref=ref,
+            frontier=start.frontier,
+            topics=tuple((name, TopicId(topic)) for name, topic in start.topics),
+            writes=self._emitter.writes,
+        )
+        seal = Seal(
+            ref=ref,
+            start=start.frontier,
+            end=start.frontier,
+            minted_at_ms=0,
+            lane_time_ms=0,
+            code=self._stage.code,
+        )
+        return m.Started(_outcome(lambda: self._catalog.create(self.name, head, seal)))
+
+    def _classify(self, classify: m.Classify) -> m.Event | None:
+        if classify.ticket <= self.state.dead:
+            return None
+        records = [
+            record for record in self.state.rows if _within(record, classify.start, classify.end)
+        ]
+        pending = [self.state.work[ticket].verdicts.ids for ticket in classify.after]
+        verdicts = self._again(
+            lambda: self._judge.judge(records, classify.end, classify.head, pending)
+        )
+        attempt = Attempt(self._clock.fresh())
+        self.state.work[classify.ticket] = Work(attempt=attempt, verdicts=verdicts, rows=[])
+        # The ids of a delivered bundle were needed until here: this bundle may have been asked for
+        # before that one was sealed.
+        for ticket in [
+            t for t, w in self.state.work.items() if w.delivered and t < classify.ticket
+        ]:
+            del self.state.work[ticket]
+        newest = max((record.timestamp_ms for record in records), default=0)
+        return m.Classified(classify.ticket, attempt, self._clock.now_ms(), newest)
+
+    def _run(self, run: m.Run) -> m.Event | None:
+        work = self.state.work.get(run.ticket)
+        if work is None:
+            return None
+        for record, record_id in work.verdicts.fresh:
+            try:
+                outputs, dead = run_record(self._stage, record, self._policy)
+            except StoppedByRecordError as error:
+                self.state.error = error
+                return m.Broke(str(error))
+            work.dead_letters += dead
+            kept_id = record_id if self._policy.keep_ids else None
+            work.rows += [self._row(record, output, kept_id) for output in outputs]
+        return m.Ran(run.ticket)
+
+    def _row(self, record: Record, output: Output, kept_id: Any) -> Row:
+        return Row(
+            output=output,
+            partition=self._emitter.place(output, record),
+            parent=(record.source.partition, record.offset),
+            kept_id=kept_id,
+        )
+
+    def _store(self, store: m.Store) -> m.Event | None:
+        work = self.state.work.get(store.ticket)
+        if work is None:
+            return None
+        work.origin = Origin(lane=self.name, ref=store.ref, minted_at_ms=store.minted_at_ms)
+        slot = Slot(self.name, store.ref.incarnation, store.ref.seq, store.ref.attempt)
+        chunks = encode_outputs(work.origin, work.rows)
+        outputs = self._put(Blob.OUTPUTS, slot, chunks, len(work.rows))
+        parts = work.verdicts.parts(store.lane_time_ms)
+        ids = segment_chunks(parts)
+        segment = self._put(Blob.SEGMENT, slot, ids, len(work.verdicts.fresh))
+        work.digest = outputs.digest
+        seal = Seal(
+            ref=store.ref,
+            start=store.start,
+            end=store.end,
+            minted_at_ms=store.minted_at_ms,
+            lane_time_ms=store.lane_time_ms,
+            code=self._stage.code,
+            counts=replace(work.verdicts.counts, dead_letter=work.dead_letters),
+            learned=work.verdicts.learned,
+            outputs=outputs,
+            segment=segment,
+            inline_outputs=inline(chunks),
+            inline_segment=inline(ids),
+        )
+        return m.Stored(store.ticket, seal)
+
+    def _put(self, kind: Blob, slot: Slot, chunks: Sequence[bytes], rows: int) -> BlobRef:
+        """Store chunks; nothing refers to them yet, so the same call again is always right."""
+        return self._again(lambda: self._catalog.put(kind, slot, chunks, rows))
+
+    def _append(self, append: m.Append) -> m.Event:
+        outcome = _outcome(
+            lambda: self._catalog.append(self.name, append.expected, append.head, append.seal)
+        )
+        return m.Appended(append.ticket, outcome)
+
+    def _discard(self, discard: m.Discard) -> None:
+        self.state.dead = max(self.state.dead, discard.ticket)
+        work = self.state.work.pop(discard.ticket, None)
+        if work is not None and work.origin is not None and work.rows:
+            ref = work.origin.ref
+            slot = Slot(self.name, ref.incarnation, ref.seq, ref.attempt)
+            self._again(lambda: self._catalog.note_loser(slot, work.digest))
+
+    # After the seal ---------------------------------------------------------------------------
+
+    def _emit(self, emit: m.Emit) -> m.Event:
+        rows = self._own(emit)
+        if rows is None:
+            rows = self._stored(emit)
+        if rows is None:
+            return m.Missing(emit.seq)
+        offsets = self._again(lambda: self._emitter.emit(rows)) if rows else Frontier()
+        work = None if emit.ticket is None else self.state.work.get(emit.ticket)
+        if work is not None:
+            work.rows, work.origin, work.delivered = [], None, True
+        return m.Delivered(emit.seq, offsets)
+
+    def _own(self, emit: m.Emit) -> list[Emission] | None:
+        """Return the rows this process stored and sealed: the very ones that are in the store."""
+        work = None if emit.ticket is None else self.state.work.get(emit.ticket)
+        if work is None or work.origin is None:
+            return None
+        return list(emissions(work.origin, work.rows))
+
+    def _stored(self, emit: m.Emit) -> list[Emission] | None:
+        """Return the rows of a seal from the store, whoever sealed it; None if they are gone."""
+        seal = self._again(lambda: self._catalog.seal(self.name, emit.incarnation, emit.seq))
+        if seal is None:
+            return None
+        chunks = self._again(lambda: self._catalog.get(Blob.OUTPUTS, self.name, seal))
+        if chunks is None:
+            return None
+        return list(decode_outputs(chunks, f"outputs of {self.name} seq {emit.seq}"))
+
+    def _acknowledge(self, acknowledge: m.Acknowledge) -> m.Event:
+        outcome = _outcome(
+            lambda: self._catalog.acknowledge(self.name, acknowledge.expected, acknowledge.ack)
+        )
+        return m.Acknowledged(acknowledge.ack, outcome)
+
+    def _release(self, release: m.Release) -> None:
+        self.state.rows = deque(
+            record
+            for record in self.state.rows
+            if record.offset >= (release.frontier.at(record.source) or 0)
+        )
+
+    def _stop(self, stop: m.Stop) -> None:
+        self.state.stopped = stop
+        self.state.rows.clear()
+        self.state.work.clear()
+
+    # Inside -----------------------------------------------------------------------------------
+
+    def _again(self, call: Callable[[], _T]) -> _T:
+        """Repeat a call that changes nothing when it is repeated, while the world is away."""
+        for losses in range(1, TRIES_MAX):
+            try:
+                return call()
+            except (Unavailable, Indeterminate):
+                self._clock.back_off(losses)
+        return call()
+
+    #: What performs which instruction.
+    _PERFORM: ClassVar[dict[type, Callable[[LaneRunner, Any], m.Event | None]]] = {
+        m.Load: _load,
+        m.Start: _start,
+        m.Classify: _classify,
+        m.Run: _run,
+        m.Store: _store,
+        m.Append: _append,
+        m.Resolve: _resolve,
+        m.Discard: _discard,
+        m.Emit: _emit,
+        m.Acknowledge: _acknowledge,
+        m.ReadRow: _read_row,
+        m.Release: _release,
+        m.Stop: _stop,
+    }
+
+
+def _outcome(call: Callable[[], bool]) -> m.Outcome:
+    """Perform a conditional write and say how it ended, as far as can be told."""
+    try:
+        return m.Outcome.WON if call() else m.Outcome.LOST
+    except (Indeterminate, Unavailable):
+        # Unavailable says that it did not happen; finding that out again costs one read, and one
+        # path for both is one path less to be wrong.
+        return m.Outcome.UNKNOWN
+
+
+def _within(record: Record, start: Frontier, end: Frontier) -> bool:
+    low, high = start.at(record.source), end.at(record.source)
+    return low is not None and high is not None and low <= record.offset < high

@@ -1,0 +1,1 @@
+"""Sinks, each module named after what it wraps."""

@@ -1,0 +1,56 @@
+"""The memory sink: appends to a `MemoryBroker`, one record at a time.
+
+What it is: the emitter port over lists. Keyed: every record carries its id, and receivers drop
+repeats.
+What it must not know: sources, catalogs.
+
+Invariants:
+    The target partition is a function of the output and its parent alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import xxhash
+
+from dedup.model import Frontier, Source, TopicId
+from delivery.broker import MemoryBroker
+from delivery.outputs import Emission
+from delivery.records import Output, Record
+
+#: Puts one record into the log and returns its offset; wrapped by tests to let it fail.
+Append = Callable[[Source, Record], int]
+
+
+class MemoryEmitter:
+    """Sends each edge to one topic.
+
+    Args:
+        broker: the log.
+        topics: name of the topic behind each edge.
+        append: how one record is appended; the broker's own way by default.
+    """
+
+    def __init__(
+        self, broker: MemoryBroker, topics: Sequence[str], append: Append | None = None
+    ) -> None:
+        self.writes: tuple[TopicId, ...] = tuple(broker.names[name] for name in topics)
+        self._counts = [len(broker.sources(name)) for name in topics]
+        self._append = append or broker.append
+
+    def place(self, output: Output, parent: Record) -> int:
+        """Return the partition: by key, or as the parent where there is none."""
+        count = self._counts[output.edge]
+        if output.key is None:
+            return parent.source.partition % count
+        return xxhash.xxh3_64_intdigest(output.key) % count
+
+    def emit(self, emissions: Sequence[Emission]) -> Frontier:
+        """Append in order; the log is durable at once."""
+        behind: dict[Source, int] = {}
+        for emission in emissions:
+            source = Source(self.writes[emission.edge], emission.partition)
+            record = Record(key=emission.key, value=emission.value, headers=emission.headers)
+            behind[source] = self._append(source, record) + 1
+        return Frontier.of(behind.items())
