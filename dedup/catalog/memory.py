@@ -6,15 +6,20 @@ What it must not know: anything but the rows.
 
 Invariants:
     Every value in the tables is immutable, so a shallow copy of a table is a snapshot.
+    Threads may share the tables: what compares or iterates does so in one turn.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from dedup.catalog.store import Blob, RawAck, RawLane
 from dedup.model import HeadRef, Incarnation, Slot
+
+#: One for all tables, so that these stay plain values that can be copied and compared.
+_TURN = threading.RLock()
 
 
 @dataclass(slots=True)
@@ -68,69 +73,76 @@ class MemoryStore:
 
     def append(self, lane: str, expected: HeadRef, ref: HeadRef, head: bytes, entry: bytes) -> bool:
         """Move the head and add the entry."""
-        row = self.tables.lanes.get(lane)
-        if row is None or row.ref != expected:
-            return False
-        self.tables.lanes[lane] = replace(row, ref=ref, head=head)
-        self.tables.entries[lane, ref.incarnation, ref.seq] = entry
-        return True
+        with _TURN:
+            row = self.tables.lanes.get(lane)
+            if row is None or row.ref != expected:
+                return False
+            self.tables.lanes[lane] = replace(row, ref=ref, head=head)
+            self.tables.entries[lane, ref.incarnation, ref.seq] = entry
+            return True
 
     def create(self, lane: str, row: RawLane, entry: bytes) -> bool:
         """Write the first head row and entry."""
-        if lane in self.tables.lanes:
-            return False
-        self.tables.lanes[lane] = row
-        self.tables.entries[lane, row.ref.incarnation, row.ref.seq] = entry
-        return True
+        with _TURN:
+            if lane in self.tables.lanes:
+                return False
+            self.tables.lanes[lane] = row
+            self.tables.entries[lane, row.ref.incarnation, row.ref.seq] = entry
+            return True
 
     def reincarnate(self, lane: str, expected: HeadRef, row: RawLane) -> bool:
         """Put a new incarnation in place."""
-        current = self.tables.lanes.get(lane)
-        if current is None or current.ref != expected:
-            return False
-        self.tables.lanes[lane] = row
-        return True
+        with _TURN:
+            current = self.tables.lanes.get(lane)
+            if current is None or current.ref != expected:
+                return False
+            self.tables.lanes[lane] = row
+            return True
 
     def acknowledge(self, lane: str, expected: RawAck, ack: RawAck) -> bool:
         """Move the acknowledgement."""
-        row = self.tables.lanes.get(lane)
-        if row is None:
-            return False
-        if (row.ack.incarnation, row.ack.seq) != (expected.incarnation, expected.seq):
-            return False
-        self.tables.lanes[lane] = replace(row, ack=ack)
-        return True
+        with _TURN:
+            row = self.tables.lanes.get(lane)
+            if row is None:
+                return False
+            if (row.ack.incarnation, row.ack.seq) != (expected.incarnation, expected.seq):
+                return False
+            self.tables.lanes[lane] = replace(row, ack=ack)
+            return True
 
     def raise_collected(
         self, lane: str, incarnation: Incarnation, expected: int, collected: int
     ) -> bool:
         """Raise `collected`."""
-        row = self.tables.lanes.get(lane)
-        if row is None or (row.ref.incarnation, row.collected) != (incarnation, expected):
-            return False
-        self.tables.lanes[lane] = replace(row, collected=collected)
-        return True
+        with _TURN:
+            row = self.tables.lanes.get(lane)
+            if row is None or (row.ref.incarnation, row.collected) != (incarnation, expected):
+                return False
+            self.tables.lanes[lane] = replace(row, collected=collected)
+            return True
 
     def entries(
         self, lane: str, incarnation: Incarnation, first: int, last: int
     ) -> list[tuple[int, bytes]]:
         """Return the entries in [first, last]."""
-        return sorted(
-            (seq, entry)
-            for (name, owner, seq), entry in self.tables.entries.items()
-            if name == lane and owner == incarnation and first <= seq <= last
-        )
+        with _TURN:
+            return sorted(
+                (seq, entry)
+                for (name, owner, seq), entry in self.tables.entries.items()
+                if name == lane and owner == incarnation and first <= seq <= last
+            )
 
     def delete_entries(
         self, lane: str, incarnation: Incarnation, first: int, last: int, *, head: Incarnation
     ) -> bool:
         """Delete entries in [first, last]."""
-        row = self.tables.lanes.get(lane)
-        if row is None or row.ref.incarnation != head:
-            return False
-        for seq, _ in self.entries(lane, incarnation, first, last):
-            del self.tables.entries[lane, incarnation, seq]
-        return True
+        with _TURN:
+            row = self.tables.lanes.get(lane)
+            if row is None or row.ref.incarnation != head:
+                return False
+            for seq, _ in self.entries(lane, incarnation, first, last):
+                del self.tables.entries[lane, incarnation, seq]
+            return True
 
     def put(self, kind: Blob, slot: Slot, chunks: Sequence[bytes]) -> None:
         """Store the chunks of an attempt."""
@@ -157,11 +169,12 @@ class MemoryStore:
 
     def replace_list(self, lane: str, expected: int | None, version: int, blob: bytes) -> bool:
         """Replace the segment list."""
-        current = self.tables.lists.get(lane)
-        if (current[0] if current else None) != expected:
-            return False
-        self.tables.lists[lane] = (version, blob)
-        return True
+        with _TURN:
+            current = self.tables.lists.get(lane)
+            if (current[0] if current else None) != expected:
+                return False
+            self.tables.lists[lane] = (version, blob)
+            return True
 
     def note_loser(self, slot: Slot, digest: bytes) -> None:
         """Remember the digest of a loser."""
@@ -169,13 +182,15 @@ class MemoryStore:
 
     def losers(self, lane: str) -> Iterator[tuple[Slot, bytes]]:
         """Yield the losers of a lane."""
-        yield from sorted(item for item in self.tables.losers.items() if item[0].lane == lane)
+        noted = sorted(self.tables.losers.items())
+        yield from (item for item in noted if item[0].lane == lane)
 
     def forget_losers(self, lane: str, last: int) -> None:
         """Drop losers up to `last`."""
-        for slot, _ in list(self.losers(lane)):
-            if slot.seq <= last:
-                del self.tables.losers[slot]
+        with _TURN:
+            for slot, _ in list(self.losers(lane)):
+                if slot.seq <= last:
+                    del self.tables.losers[slot]
 
     def lanes(self) -> Iterator[str]:
         """Yield the lanes."""
