@@ -8,8 +8,8 @@ Invariants every store keeps (one conformance suite proves them):
     compare-and-set operations on ONE row; `read` is linearizable with them.
     `append` compares incarnation, seq and attempt of the head, never the absence of an entry, and
     writes neither the acknowledgement nor `collected`.
-    What was `put` before an `append` is readable by everybody once that append has won. A store
-    may keep it back until then.
+    What was `put` through one store object is readable by everybody once a later `append`,
+    `create` or `replace_list` of that object has won. A store may keep it back until then.
     A method that returned did happen; `Unavailable` means it did not; `Indeterminate` means it may
     have, and may yet. A lost comparison is the return value False.
     Nothing expires by itself.
