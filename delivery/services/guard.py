@@ -40,6 +40,9 @@ LOG_NAME = "server.log"
 LOCK_NAME = "process.lock"
 RECORD_NAME = "process.json"
 
+#: The first line of every run in the log.
+STARTING = "[delivery] starting"
+
 #: What a failed start may say on the guard's standard output, where a pid is expected.
 ALREADY_RUNNING = "already running"
 
@@ -211,6 +214,7 @@ def main() -> None:
         _report(ALREADY_RUNNING)
         return
     log = Log(directory / LOG_NAME)
+    log.write(f"{STARTING}\n".encode())
     try:
         server = _start(options.argv, directory, lock, dies=options.lifeline is not None)
     except OSError as error:

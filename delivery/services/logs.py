@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -45,18 +45,22 @@ def _tail(path: Path, count: int) -> list[str]:
         return []
 
 
-def follow(directories: Mapping[str, Path], count: int) -> Iterator[tuple[str, str]]:
+def follow(directories: Mapping[str, Path], count: int) -> Generator[tuple[str, str]]:
     """Yield (name, line) for the last lines of several logs, then for each line as it comes."""
     followed = {name: _Followed(directory / LOG_NAME) for name, directory in directories.items()}
     for name, directory in directories.items():
         for line in last_lines(directory, count) if count else []:
             yield name, line
     pause = threading.Event()
-    while True:
-        for name, log in followed.items():
-            for line in log.read():
-                yield name, line
-        pause.wait(POLL_SECONDS)
+    try:
+        while True:
+            for name, log in followed.items():
+                for line in log.read():
+                    yield name, line
+            pause.wait(POLL_SECONDS)
+    finally:
+        for log in followed.values():
+            log.close()
 
 
 class _Followed:
@@ -87,6 +91,11 @@ class _Followed:
                 return
             self._file.close()
             self._file = self._open()
+
+    def close(self) -> None:
+        """Release the file."""
+        if self._file is not None:
+            self._file.close()
 
     def _rotated(self, file: BinaryIO) -> bool:
         try:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from dedup.errors import Unavailable
 from delivery.services import logs, ports, process
+from delivery.services.guard import STARTING
 from delivery.services.process import Lifeline, Process
 from delivery.services.state import Cluster
 
@@ -35,7 +36,7 @@ STOP_SECONDS_MAX = 30.0
 POLL_SECONDS = 0.1
 
 #: How much of its log a server that failed shows.
-LAST_LINES = 20
+LAST_LINES = 40  # a Java stack trace with its cause
 
 
 class Health(StrEnum):
@@ -130,6 +131,8 @@ class Node:
     def failed(self, what: str) -> Unavailable:
         """Say that it did not start, and show the end of its log."""
         lines = logs.last_lines(self.directory, LAST_LINES)
+        if STARTING in lines:  # what an earlier run wrote does not explain this one
+            lines = lines[len(lines) - lines[::-1].index(STARTING) :]
         log = "\n".join(f"    {line}" for line in lines)
         return Unavailable(
             f"start {self.name}",

@@ -66,10 +66,10 @@ def test_confluent_kafka_produces_reads_and_deletes(
     kafka: Kafka, unique: Callable[[str], str]
 ) -> None:
     topic = unique("orders")
-    common = {"bootstrap.servers": kafka.bootstrap}
+    common: dict[str, str | int | float | bool] = {"bootstrap.servers": kafka.bootstrap}
     admin = AdminClient(common)
     admin.create_topics([ConfluentTopic(topic, 1, 1)])[topic].result(ANSWER_SECONDS)
-    offsets: list[int] = []
+    offsets: list[int | None] = []
     producer = Producer(common | {"acks": "all"})
     for value in VALUES:
         producer.produce(
