@@ -91,7 +91,8 @@ def spark_session(
     from pyspark.sql import SparkSession  # noqa: PLC0415 - see the module's first lines
 
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if not submitted and SparkSession.getActiveSession() is None:
+    running = SparkSession.getActiveSession() is not None
+    if not submitted and not running:
         os.environ["JAVA_HOME"] = str(find_java().home)
     if master is None and not submitted:
         master = MASTER_DEFAULT
@@ -106,8 +107,13 @@ def spark_session(
     for key, value in options.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    _check_version(spark.version, "Spark in SPARK_HOME")
-    _require_connector(spark)
+    try:
+        _check_version(spark.version, "Spark in SPARK_HOME")
+        _require_connector(spark)
+    except InvalidUsage:
+        if not running:
+            spark.stop()  # what is refused leaves nothing behind
+        raise
     return spark
 
 

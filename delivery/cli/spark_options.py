@@ -25,10 +25,10 @@ def command(out: Output) -> None:
     from delivery.spark import spark_options  # noqa: PLC0415  keeps --help light
 
     options = spark_options(report=out.progress)
-    words = [f"{key}={value}" for key, value in options.items()]
-    for word in words:
+    for key, value in options.items():
         # A shell that fills in $(...) splits at white space and knows no quotes there.
-        if not out.as_json and len(word.split()) != 1:
+        if not out.as_json and len(value.split()) != 1:
             hint = "a value with a space in it falls apart in $(...). Nothing was printed; use --json, or set DELIVERY_CACHE (jars) or PYSPARK_PYTHON to a path without spaces."
-            raise InvalidUsage("print spark-submit options", word, hint)
-    out.result(" ".join(f"--conf {word}" for word in words), options)
+            raise InvalidUsage("print spark-submit options", f"{key}={value}", hint)
+    words = [f"--conf {key}={value}" for key, value in options.items()]
+    out.result(" ".join(words), options)
