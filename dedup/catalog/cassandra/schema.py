@@ -1,0 +1,377 @@
+"""The tables of a catalog in a keyspace: made when they are missing, checked when they are there.
+
+What it is: the tables as data, `ensure`, and `findings` for settings of the servers that could
+lose an acknowledged write.
+What it must not know: rows of lanes, outputs or segments.
+
+Invariants:
+    A keyspace that belongs to something else, to a newer release, or to a catalog with another
+    consistency is refused, and nothing is written to it.
+    The version is stored AFTER the last table, so a version says that all tables are there.
+    Nothing in a table expires by itself but the marks of emptied slots.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dedup.catalog.cassandra.address import Address
+from dedup.catalog.cassandra.cql import READ_SETTING, STORE_SETTING
+from dedup.catalog.cassandra.session import Connection
+from dedup.errors import InvalidUsage
+
+#: Of the tables below. A change of their meaning needs a new one, and a migration.
+VERSION = 1
+VERSION_SETTING = "schema"
+CONSISTENCY_SETTING = "consistency"
+#: Copies of a new keyspace, where there are as many nodes.
+REPLICAS_DEFAULT = 3
+#: How long deletions of chunks are remembered. A replica that missed one for longer brings chunks
+#: back that nobody refers to: wasted space, never a wrong answer.
+CHUNKS_GRACE_SECONDS = 24 * 3600
+#: The same for slots, which come and go like the items of a queue: whoever lists them reads over
+#: every deletion that is still remembered, and Cassandra gives up at 100,000.
+SLOTS_GRACE_SECONDS = 3600
+
+#: `commitlog_sync` that acknowledges a write only when it is on the disk.
+SYNCED = ("batch", "group")
+PAXOS = "v2"
+
+_UNIFIED = "compaction = {'class': 'UnifiedCompactionStrategy', 'scaling_parameters': 'T4'}"
+_CHUNK_OPTIONS = (
+    f"compression = {{'enabled': false}} AND {_UNIFIED}"
+    f" AND gc_grace_seconds = {CHUNKS_GRACE_SECONDS}"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """One table. Columns are (name, type), in the order of the key where they belong to it."""
+
+    name: str
+    partition: tuple[tuple[str, str], ...]
+    clustering: tuple[tuple[str, str], ...] = ()
+    static: tuple[tuple[str, str], ...] = ()
+    regular: tuple[tuple[str, str], ...] = ()
+    #: The clustering column that is kept in descending order, if one is.
+    newest_first: str = ""
+    options: str = ""
+
+    def statement(self, keyspace: str) -> str:
+        """Return the statement that creates it."""
+        columns = [*self.partition, *self.clustering, *self.static, *self.regular]
+        static = {name for name, _ in self.static}
+        defined = [f"{n} {t}{' STATIC' if n in static else ''}" for n, t in columns]
+        partition = ", ".join(name for name, _ in self.partition)
+        key = ", ".join((f"({partition})", *(name for name, _ in self.clustering)))
+        order = [f"{n} {'DESC' if n == self.newest_first else 'ASC'}" for n, _ in self.clustering]
+        options = [f"CLUSTERING ORDER BY ({', '.join(order)})"] if order else []
+        options += [self.options] if self.options else []
+        with_ = f" WITH {' AND '.join(options)}" if options else ""
+        body = ", ".join([*defined, f"PRIMARY KEY ({key})"])
+        return f"CREATE TABLE IF NOT EXISTS {keyspace}.{self.name} ({body}){with_}"
+
+    def columns(self) -> set[tuple[str, str, str, int, str]]:
+        """Return what Cassandra's own tables say of ours: name, type, kind, position, order."""
+        return {
+            *((n, t, "partition_key", at, "none") for at, (n, t) in enumerate(self.partition)),
+            *(
+                (n, t, "clustering", at, "desc" if n == self.newest_first else "asc")
+                for at, (n, t) in enumerate(self.clustering)
+            ),
+            *((n, t, "static", -1, "none") for n, t in self.static),
+            *((n, t, "regular", -1, "none") for n, t in self.regular),
+        }
+
+
+_SLOT = (("seq", "bigint"), ("incarnation", "blob"), ("attempt", "blob"))
+
+
+def _chunk_table(name: str) -> Table:
+    return Table(
+        name=name,
+        partition=(("lane", "text"), ("incarnation", "blob"), ("seq", "bigint")),
+        clustering=(("attempt", "blob"), ("chunk", "int")),
+        regular=(("data", "blob"),),
+        options=_CHUNK_OPTIONS,
+    )
+
+
+#: `settings` comes first: a keyspace that has it is ours, or was about to be.
+SETTINGS = Table(
+    name="settings", partition=(("name", "text"),), regular=(("value", "text"),), options=_UNIFIED
+)
+TABLES = (
+    SETTINGS,
+    Table(
+        name="lanes",
+        partition=(("lane", "text"),),
+        clustering=(("entry_incarnation", "blob"), ("entry_seq", "bigint")),
+        static=(
+            ("incarnation", "blob"),
+            ("seq", "bigint"),
+            ("attempt", "blob"),
+            ("head", "blob"),
+            ("collected", "bigint"),
+            ("ack_incarnation", "blob"),
+            ("ack_seq", "bigint"),
+            ("ack", "blob"),
+        ),
+        regular=(("entry", "blob"),),
+        # SUBTLE: a comparison of static columns reads the first live entry as well. In ascending
+        # order it would walk over every collected one that compaction has not yet removed.
+        newest_first="entry_seq",
+        options=_UNIFIED,
+    ),
+    Table(
+        name="lists",
+        partition=(("lane", "text"),),
+        regular=(("version", "bigint"), ("list", "blob")),
+        options=_UNIFIED,
+    ),
+    _chunk_table("outputs"),
+    _chunk_table("segments"),
+    Table(
+        name="slots",
+        partition=(("lane", "text"), ("kind", "text")),
+        clustering=_SLOT,
+        regular=(("emptied", "boolean"),),
+        options=f"{_UNIFIED} AND gc_grace_seconds = {SLOTS_GRACE_SECONDS}",
+    ),
+    Table(
+        name="losers",
+        partition=(("lane", "text"),),
+        clustering=_SLOT,
+        regular=(("digest", "blob"),),
+        options=_UNIFIED,
+    ),
+)
+
+
+def ensure(connection: Connection) -> None:
+    """Check the keyspace and its tables; make what a new catalog lacks.
+
+    Raises:
+        InvalidUsage: it belongs to something else, to a newer release, or to a catalog that was
+            opened with other settings; nothing was written.
+    """
+    address = connection.address
+    _check_datacenter(connection)
+    keyspace = _keyspace(connection)
+    if keyspace is not None:
+        _check_keyspace(address, keyspace)
+    found = _columns(connection)
+    if found and SETTINGS.name not in found:
+        raise _refused(
+            address,
+            f"this keyspace holds other tables ({', '.join(sorted(found)[:3])}) and no catalog",
+            "name another keyspace; a catalog makes its own",
+        )
+    if SETTINGS.name in found:
+        _check_table(address, SETTINGS, found)
+        _check_setting(connection, VERSION_SETTING, str(VERSION), write=False)
+        _check_setting(connection, CONSISTENCY_SETTING, address.agreement, write=False)
+    if any(table.name not in found for table in TABLES):
+        _create(connection, keyspace is None)
+        found = _columns(connection)
+    for table in TABLES:
+        _check_table(address, table, found)
+    _check_setting(connection, CONSISTENCY_SETTING, address.agreement, write=True)
+    _check_setting(connection, VERSION_SETTING, str(VERSION), write=True)
+
+
+def findings(connection: Connection) -> list[str]:
+    """Say in sentences what of the servers' settings could lose an acknowledged write."""
+    found: list[str] = []
+    for host in connection.hosts():
+        name = str(host.endpoint)
+        if not host.is_up:
+            found.append(f"node {name} does not answer; its settings are unknown")
+            continue
+        rows = connection.ask(
+            "read the settings of a node",
+            "SELECT name, value FROM system_views.settings"
+            " WHERE name IN ('commitlog_sync', 'paxos_variant')",
+            host=host,
+        )
+        settings = {row.name: row.value for row in rows}
+        sync, paxos = settings.get("commitlog_sync"), settings.get("paxos_variant")
+        if sync not in SYNCED:
+            found.append(
+                f"node {name} has commitlog_sync: {sync}, which acknowledges a write before it is "
+                "on the disk: a power cut or kill -9 can lose seals that were acknowledged; set "
+                "commitlog_sync: batch (or group) in cassandra.yaml and restart the node"
+            )
+        if paxos != PAXOS:
+            found.append(
+                f"node {name} has paxos_variant: {paxos}, which is not linearizable while nodes "
+                f"join or leave, and slower; set paxos_variant: {PAXOS} in cassandra.yaml on every "
+                "node and restart them one by one"
+            )
+    copies = _copies(_keyspace(connection))
+    if copies and min(copies.values()) < REPLICAS_DEFAULT:
+        found.append(
+            f"keyspace {connection.address.keyspace} keeps {min(copies.values())} copies: fewer "
+            f"than {REPLICAS_DEFAULT} do not survive the loss of a node without a pause; once "
+            "there are nodes for it, ALTER KEYSPACE and run `nodetool repair --full`"
+        )
+    return found
+
+
+def _create(connection: Connection, new: bool) -> None:  # noqa: FBT001 - one caller, named there
+    keyspace = connection.address.keyspace
+    if new:
+        copies = connection.address.replication or (("", _default_copies(connection)),)
+        options = ", ".join(
+            f"'{datacenter or 'replication_factor'}': {number}" for datacenter, number in copies
+        )
+        connection.define(
+            f"CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication ="
+            f" {{'class': 'NetworkTopologyStrategy', {options}}} AND durable_writes = true"
+        )
+    for table in TABLES:
+        connection.define(table.statement(keyspace))
+
+
+def _default_copies(connection: Connection) -> int:
+    """Three, or as many as the smallest data centre has nodes."""
+    sizes: dict[str, int] = {}
+    for host in connection.hosts():
+        sizes[host.datacenter] = sizes.get(host.datacenter, 0) + 1
+    return min(REPLICAS_DEFAULT, *sizes.values())
+
+
+def _keyspace(connection: Connection) -> Any | None:
+    rows = connection.ask(
+        "read the schema",
+        "SELECT durable_writes, replication FROM system_schema.keyspaces WHERE keyspace_name = %s",
+        (connection.address.keyspace,),
+    )
+    return rows[0] if rows else None
+
+
+def _columns(connection: Connection) -> dict[str, set[tuple[str, str, str, int, str]]]:
+    """Return the columns of every table of the keyspace."""
+    found: dict[str, set[tuple[str, str, str, int, str]]] = {}
+    rows = connection.ask(
+        "read the schema",
+        "SELECT table_name, column_name, type, kind, position, clustering_order"
+        " FROM system_schema.columns WHERE keyspace_name = %s",
+        (connection.address.keyspace,),
+    )
+    for table, *column in rows:
+        name, kind_of_value, kind, position, order = column
+        found.setdefault(table, set()).add((name, kind_of_value, kind, position, order))
+    return found
+
+
+def _copies(keyspace: Any | None) -> dict[str, int]:
+    """Return the copies per data centre; "" where the strategy names none."""
+    if keyspace is None:
+        return {}
+    options = dict(keyspace.replication)
+    options.pop("class", None)
+    return {
+        "" if name == "replication_factor" else name: int(text)
+        for name, text in options.items()
+        if str(text).isdecimal()
+    }
+
+
+def _check_datacenter(connection: Connection) -> None:
+    address = connection.address
+    known = sorted({str(host.datacenter) for host in connection.hosts()})
+    named = {address.datacenter, *(name for name, _ in address.replication)} - {""}
+    if named - set(known):
+        raise _refused(
+            address,
+            f"there is no data centre {', '.join(sorted(named - set(known)))}",
+            f"the cluster has {', '.join(known)}",
+        )
+
+
+def _check_keyspace(address: Address, keyspace: Any) -> None:
+    if not keyspace.durable_writes:
+        raise _refused(
+            address,
+            "this keyspace has durable_writes = false: what it acknowledges is lost in a crash",
+            "ALTER KEYSPACE ... WITH durable_writes = true, or name another keyspace",
+        )
+    copies = _copies(keyspace)
+    wanted = dict(address.replication)
+    if "" in wanted:
+        agreed = set(copies.values()) == {wanted[""]}
+    else:
+        agreed = not wanted or copies == wanted
+    if not agreed:
+        raise _refused(
+            address,
+            f"this keyspace is replicated as {copies}, and the URL says {wanted}",
+            "leave replication= out, or ALTER KEYSPACE and run `nodetool repair --full` first",
+        )
+    datacenter = address.datacenter
+    if datacenter and "" not in copies and not copies.get(datacenter):
+        raise _refused(
+            address,
+            f"this keyspace has no copy in data centre {datacenter}",
+            "correct dc=, or ALTER KEYSPACE and repair",
+        )
+
+
+def _check_table(
+    address: Address, table: Table, found: dict[str, set[tuple[str, str, str, int, str]]]
+) -> None:
+    missing = table.columns() - found.get(table.name, set())
+    if missing:
+        raise _refused(
+            address,
+            f"table {table.name} is not as this release made it: {min(missing)} is missing",
+            "restore the schema from your backup, or name another keyspace",
+        )
+
+
+def _check_setting(connection: Connection, name: str, mine: str, *, write: bool) -> None:
+    stored = setting(connection, name, mine) if write else read_setting(connection, name)
+    if stored is None or stored == mine:
+        return
+    if name == VERSION_SETTING:
+        newer = stored.isdecimal() and int(stored) > VERSION
+        raise _refused(
+            connection.address,
+            f"its schema has version {stored}, and this release knows version {VERSION}",
+            "install the release that made it, or a newer one"
+            if newer
+            else "name another keyspace, or restore the catalog from a backup",
+        )
+    raise _refused(
+        connection.address,
+        f"this catalog lives with consistency {stored}, and the URL asks for {mine}; seals of both "
+        "would not see each other",
+        "write ?consistency=" + stored.replace(":", "&dc="),
+    )
+
+
+def read_setting(connection: Connection, name: str) -> str | None:
+    """Return a setting; None if it is not stored."""
+    for row in connection.rows(READ_SETTING, (name,), name):
+        return str(row.value)
+    return None
+
+
+def setting(connection: Connection, name: str, value: str) -> str:
+    """Store a setting unless it is stored, and return what is stored.
+
+    SUBTLE: always decided by all data centres, because whoever disagrees about the catalog's own
+    data centre must still find out. A setting never changes, so a plain read that finds it is
+    enough.
+    """
+    stored = read_setting(connection, name)
+    if stored is not None:
+        return stored
+    row = connection.compare(STORE_SETTING, (name, value), name)
+    return value if row is None else str(row.value)
+
+
+def _refused(address: Address, what: str, remedy: str) -> InvalidUsage:
+    return InvalidUsage("open a catalog", address.url, f"{what}; nothing was written: {remedy}")

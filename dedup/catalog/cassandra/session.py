@@ -1,0 +1,369 @@
+"""The connection to a cluster: one session per process, every statement bounded in time.
+
+What it is: `Connection`, which prepares and runs the statements of `dedup.catalog.cassandra.cql`,
+and `Window`, which bounds what is under way at once.
+What it must not know: what the statements mean, or any table's columns.
+
+Invariants:
+    A session is made in the process that uses it: one that was inherited through a fork has lost
+    the thread that reads its answers, and would wait for ever.
+    Nothing is sent twice by the driver: whoever repeats a statement must know that it may have
+    happened.
+    No request waits longer than `request_seconds`.
+    The password is asked for when a session is made, handed to the driver, and kept nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any, Self
+
+from cassandra import ConsistencyLevel
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, ResponseFuture
+from cassandra.policies import (
+    DCAwareRoundRobinPolicy,
+    FallthroughRetryPolicy,
+    RoundRobinPolicy,
+    TokenAwarePolicy,
+)
+
+from dedup.catalog.cassandra.address import Address, Consistency, Tls
+from dedup.catalog.cassandra.cql import Level, Statement
+from dedup.catalog.cassandra.errors import Access, translating
+from dedup.errors import InvalidUsage
+
+#: A statement's answer; more than a server needs to say by itself that it took too long
+#: (`write_request_timeout`, 10 s where Paxos is configured patiently).
+REQUEST_SECONDS_MAX = 15.0
+#: One connection, the driver's own questions, and agreement of all nodes on a schema.
+CONNECT_SECONDS_MAX = 5.0
+CONTROL_SECONDS_MAX = 5.0
+SCHEMA_SECONDS_MAX = 30.0
+#: An idle connection is asked this often whether it is alive: a node that hangs is noticed in
+#: about twice the time.
+HEARTBEAT_SECONDS = 5.0
+#: Requests and their bytes that one process has under way; a server takes heap/40 from a client.
+IN_FLIGHT_BYTES_MAX = 8 * 1024 * 1024
+IN_FLIGHT_REQUESTS_MAX = 256
+#: The version with checksums on every frame; Cassandra 4.0 and later speak it.
+PROTOCOL_VERSION = 5
+
+#: Asked for a password whenever a session is made.
+Password = Callable[[], str]
+#: Given the rows of a statement that was begun in a window.
+Receive = Callable[[Any], None]
+
+
+class _Made:
+    """The session of one process, and what belongs to it alone."""
+
+    def __init__(self, cluster: Cluster, session: Any) -> None:
+        self.pid = os.getpid()
+        self.cluster = cluster
+        self.session = session
+        self.prepared: dict[Statement, Any] = {}
+        self._room = threading.Condition()
+        self._bytes_free = IN_FLIGHT_BYTES_MAX
+        self._requests_free = IN_FLIGHT_REQUESTS_MAX
+
+    def take(self, size: int) -> None:
+        """Wait until a request of so many bytes may be under way."""
+        size = min(size, IN_FLIGHT_BYTES_MAX)
+        with self._room:
+            self._room.wait_for(lambda: self._bytes_free >= size and self._requests_free > 0)
+            self._bytes_free -= size
+            self._requests_free -= 1
+
+    def give(self, size: int) -> None:
+        """Make room again when it has ended."""
+        with self._room:
+            self._bytes_free += min(size, IN_FLIGHT_BYTES_MAX)
+            self._requests_free += 1
+            self._room.notify_all()
+
+
+class Connection:
+    """Runs statements; its threads may share it, and so may forked processes."""
+
+    def __init__(self, address: Address, password: Password | None, request_seconds: float) -> None:
+        self.address = address
+        self._password = password
+        self._request_seconds = request_seconds
+        self._made: _Made | None = None
+        self._inherited: list[_Made] = []
+        self._locks: dict[int, threading.Lock] = {}
+        self._closed = False
+
+    # Running statements -----------------------------------------------------------------------
+
+    def rows(self, statement: Statement, values: Sequence[object], subject: str) -> Iterator[Any]:
+        """Yield the rows of a query, page by page."""
+        with translating(statement.op, subject, Access.READ):
+            bound = self._bound(self._here(), statement, values)
+            page = iter(self._here().session.execute(bound))
+        while True:
+            with translating(statement.op, subject, Access.READ):
+                row = next(page, None)
+            if row is None:
+                return
+            yield row
+
+    def write(self, statement: Statement, values: Sequence[object], subject: str) -> None:
+        """Write without a condition."""
+        with translating(statement.op, subject, Access.WRITE):
+            made = self._here()
+            made.session.execute(self._bound(made, statement, values))
+
+    def compare(self, statement: Statement, values: Sequence[object], subject: str) -> Any | None:
+        """Compare and write; return None if it applied, else the row that it met."""
+        with translating(statement.op, subject, Access.READ):
+            made = self._here()
+            bound = self._bound(made, statement, values)
+        with translating(statement.op, subject, Access.COMPARE):
+            row = made.session.execute(bound).one()
+            return None if row.applied else row
+
+    def begin(
+        self,
+        statement: Statement,
+        values: Sequence[object],
+        size: int,
+        ended: Callable[[object], None],
+    ) -> ResponseFuture:
+        """Begin a statement as soon as there is room for it; `ended` gets its rows or error.
+
+        The wait is bounded, because every request that takes room away ends in time.
+        """
+        made = self._here()
+        bound = self._bound(made, statement, values)
+        made.take(size)
+        future = made.session.execute_async(bound)
+
+        def end(result: object) -> None:
+            made.give(size)
+            ended(result)
+
+        future.add_callbacks(end, end)
+        return future
+
+    def window(self, op: str, subject: str, access: Access) -> Window:
+        """Begin many statements at once."""
+        return Window(self, op, subject, access)
+
+    def ask(self, op: str, statement: str, values: Sequence[object] = (), host: Any = None) -> Any:
+        """Read what a statement that is not worth preparing returns, from a given host or any."""
+        with translating(op, self.address.url, Access.READ):
+            return self._here().session.execute(statement, tuple(values), host=host).all()
+
+    def define(self, statement: str) -> None:
+        """Change the schema, always through the same node, which does one change after another.
+
+        Two nodes that create one table at the same moment may create it twice, with two ids.
+        """
+        with translating("create the schema", self.address.url, Access.WRITE):
+            self._here().session.execute(statement, host=self.hosts()[0])
+
+    def hosts(self) -> list[Any]:
+        """Return the nodes of the cluster, those that are up first, the same order everywhere."""
+        with translating("connect", self.address.url, Access.READ):
+            found = self._here().cluster.metadata.all_hosts()
+        return sorted(found, key=lambda host: (not host.is_up, str(host.host_id)))
+
+    # The session ------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close this process's session and end its threads; a second call does nothing."""
+        self._closed = True
+        made, self._made = self._made, None
+        if made is not None and made.pid == os.getpid():
+            made.cluster.shutdown()
+
+    def _here(self) -> _Made:
+        """Return this process's session, making it if it is the first call since a fork."""
+        made = self._made
+        if made is not None and made.pid == os.getpid():
+            return made
+        # A lock that was held in the parent stays held in the child, so each process has its own;
+        # setdefault is atomic.
+        with self._locks.setdefault(os.getpid(), threading.Lock()):
+            made = self._made
+            if made is None or made.pid != os.getpid():
+                made = self._make()
+                self._made = made
+            return made
+
+    def _make(self) -> _Made:
+        address = self.address
+        if self._closed:
+            raise InvalidUsage(
+                "use a catalog",
+                address.url,
+                "it is closed; nothing happened: open it again, or close it later",
+            )
+        if self._made is not None:
+            self._disown(self._made)
+        cluster = self._cluster()
+        try:
+            return _Made(cluster, cluster.connect())
+        except BaseException:
+            cluster.shutdown()
+            raise
+
+    def _disown(self, made: _Made) -> None:
+        """Keep an inherited session from being shut down here, at exit or by the collector.
+
+        Its threads live in the parent, its locks may be held for ever, its sockets are shared.
+        """
+        made.session.is_shutdown = True
+        made.cluster.is_shutdown = True
+        self._inherited.append(made)
+
+    def _cluster(self) -> Cluster:
+        address = self.address
+        balancing = (
+            DCAwareRoundRobinPolicy(local_dc=address.datacenter)
+            if address.datacenter
+            else RoundRobinPolicy()
+        )
+        profile = ExecutionProfile(
+            load_balancing_policy=TokenAwarePolicy(balancing),
+            # SUBTLE: the driver's default policy sends a conditional write again to another
+            # node, which then answers that we lost, against ourselves.
+            retry_policy=FallthroughRetryPolicy(),
+            request_timeout=self._request_seconds,
+        )
+        return Cluster(
+            contact_points=list(address.hosts),
+            port=address.hosts[0][1],
+            protocol_version=PROTOCOL_VERSION,
+            # Chunks are compressed before they come here.
+            compression=False,
+            auth_provider=self._login(),
+            ssl_context=_tls(address),
+            execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+            # The driver writes a request above 4 KiB in pieces, and without this each piece waits
+            # 40 ms for the acknowledgement of the one before.
+            sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
+            connect_timeout=CONNECT_SECONDS_MAX,
+            control_connection_timeout=CONTROL_SECONDS_MAX,
+            max_schema_agreement_wait=SCHEMA_SECONDS_MAX,
+            idle_heartbeat_interval=HEARTBEAT_SECONDS,
+            idle_heartbeat_timeout=HEARTBEAT_SECONDS,
+        )
+
+    def _login(self) -> PlainTextAuthProvider | None:
+        address = self.address
+        if not address.user:
+            return None
+        if self._password is not None:
+            return PlainTextAuthProvider(address.user, self._password())
+        password = os.environ.get(address.password_env)
+        if password is None:
+            raise InvalidUsage(
+                "log in to Cassandra",
+                address.url,
+                f"the URL names a user, and the environment has no {address.password_env}; nothing "
+                "was opened: set it, name another variable with ?password_env=, or pass "
+                "password=callable in code",
+            )
+        return PlainTextAuthProvider(address.user, password)
+
+    def _bound(self, made: _Made, statement: Statement, values: Sequence[object]) -> Any:
+        prepared = made.prepared.get(statement)
+        if prepared is None:
+            prepared = made.session.prepare(statement.text(self.address.keyspace))
+            prepared.consistency_level = self._level(statement.level)
+            prepared.serial_consistency_level = self._serial(statement.level)
+            prepared.fetch_size = statement.page_rows
+            made.prepared[statement] = prepared
+        return prepared.bind(tuple(values))
+
+    def _level(self, level: Level) -> int:
+        if level is Level.SERIAL_READ:
+            return self._serial(level)
+        local = self.address.consistency is Consistency.LOCAL_SERIAL
+        return int(
+            ConsistencyLevel.LOCAL_QUORUM
+            if local and level is not Level.EVERYWHERE
+            else ConsistencyLevel.QUORUM
+        )
+
+    def _serial(self, level: Level) -> int:
+        local = self.address.consistency is Consistency.LOCAL_SERIAL
+        return int(
+            ConsistencyLevel.LOCAL_SERIAL
+            if local and level is not Level.EVERYWHERE
+            else ConsistencyLevel.SERIAL
+        )
+
+
+class Window:
+    """Statements under way at once, bounded together with all other windows of the connection.
+
+    Leaving the context waits for every one of them, whatever happened to the first.
+    """
+
+    def __init__(self, connection: Connection, op: str, subject: str, access: Access) -> None:
+        self._connection = connection
+        self._op = op
+        self._subject = subject
+        self._access = access
+        self._under_way: list[tuple[ResponseFuture, Receive | None]] = []
+        self._failed = threading.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # An exit stack runs all of its callbacks even if some raise, and then raises.
+        with ExitStack() as stack:
+            for future, receive in reversed(self._under_way):
+                stack.callback(self._finish, future, receive)
+
+    def _finish(self, future: ResponseFuture, receive: Receive | None) -> None:
+        with translating(self._op, self._subject, self._access):
+            rows = future.result()
+        if receive is not None:
+            receive(rows)
+
+    def send(
+        self,
+        statement: Statement,
+        values: Sequence[object],
+        size: int = 0,
+        receive: Receive | None = None,
+    ) -> bool:
+        """Begin a statement as soon as there is room; False if one failed already."""
+        if self._failed.is_set():
+            return False
+        with translating(self._op, self._subject, self._access):
+            future = self._connection.begin(statement, values, size, self._ended)
+        self._under_way.append((future, receive))
+        return not self._failed.is_set()
+
+    def _ended(self, result: object) -> None:
+        """Take note of a failure; called by the driver's thread."""
+        if isinstance(result, BaseException):
+            self._failed.set()
+
+
+def _tls(address: Address) -> ssl.SSLContext | None:
+    if address.tls is Tls.OFF:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=address.cafile or None)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidUsage(
+            "open a catalog",
+            address.url,
+            f"cafile={address.cafile} cannot be read as certificates ({error}); nothing was "
+            "opened: name a PEM file",
+        ) from error
+    context.check_hostname = address.tls is Tls.VERIFY_FULL
+    return context
