@@ -77,6 +77,20 @@ class Catalog:
         row = RawLane(head.ref, encode_head(head), ack, 0)
         return self.store.create(lane, row, encode_seal(seal))
 
+    def recreate(self, lane: str, row: LaneRow) -> None:
+        """Write the row of a restored lane into an empty catalog.
+
+        Raises:
+            InvalidUsage: the lane exists: the catalog is not empty, or is being restored twice.
+        """
+        raw = RawLane(row.head.ref, encode_head(row.head), _raw_ack(row.ack), row.collected)
+        if not self.store.create(lane, raw, None):
+            raise InvalidUsage(
+                "restore a lane",
+                f"{lane} in {self.store.url}",
+                "it exists already and was left as it is: restore into an empty catalog",
+            )
+
     def append(self, lane: str, expected: HeadRef, head: Head, seal: Seal) -> bool:
         """Move the lane from `expected` to `head`; False if somebody else moved it.
 
@@ -131,8 +145,10 @@ class Catalog:
         return self.store.raise_collected(lane, incarnation, row.collected, collected)
 
     def delete_seals(self, lane: str, row: LaneRow, incarnation: Incarnation, last: int) -> bool:
-        """Delete the entries of one incarnation up to `last`, unless the lane was fenced."""
-        assert last <= row.collected, "only behind the mark"
+        """Delete the entries of one incarnation up to `last`, unless the lane was fenced.
+
+        The caller has raised `collected` to `last` or beyond BEFORE.
+        """
         head = row.head.ref.incarnation
         return self.store.delete_entries(lane, incarnation, 0, last, head=head)
 

@@ -71,8 +71,8 @@ class SqliteStore:
         self._drop_held(written)
         return True
 
-    def create(self, lane: str, row: RawLane, entry: bytes) -> bool:
-        """Write the first head row and entry."""
+    def create(self, lane: str, row: RawLane, entry: bytes | None) -> bool:
+        """Write the first head row, and its entry if given."""
         with self._file.write("create a lane", lane) as write:
             created = write(
                 "INSERT INTO lane VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
@@ -80,10 +80,27 @@ class SqliteStore:
             )
             if not created:
                 return False
-            _add_entry(write, lane, row.ref, entry)
+            if entry is not None:
+                _add_entry(write, lane, row.ref, entry)
             written = self._write_held(write)
         self._drop_held(written)
         return True
+
+    def import_entries(
+        self, lane: str, incarnation: Incarnation, entries: Sequence[tuple[int, bytes]]
+    ) -> bool:
+        """Add entries of a past incarnation, a page to a transaction."""
+        remaining = iter(entries)
+        while page := list(islice(remaining, PAGE_ROWS_MAX)):
+            with self._file.write("import entries", lane) as write:
+                if self.read(lane) is None:
+                    return False
+                for seq, entry in page:
+                    write(
+                        "INSERT OR REPLACE INTO entry VALUES (?, ?, ?, ?)",
+                        (lane, incarnation, seq, entry),
+                    )
+        return self.read(lane) is not None
 
     def reincarnate(self, lane: str, expected: HeadRef, row: RawLane) -> bool:
         """Put a new incarnation in place."""

@@ -66,8 +66,16 @@ class Store(Protocol):
     def append(self, lane: str, expected: HeadRef, ref: HeadRef, head: bytes, entry: bytes) -> bool:
         """Move the head from `expected` to `ref` and add the entry, both or neither."""
 
-    def create(self, lane: str, row: RawLane, entry: bytes) -> bool:
-        """Write the first head row and entry of a lane; False if the lane exists."""
+    def create(self, lane: str, row: RawLane, entry: bytes | None) -> bool:
+        """Write the first head row of a lane, and its entry if given; False if the lane exists."""
+
+    def import_entries(
+        self, lane: str, incarnation: Incarnation, entries: Sequence[tuple[int, bytes]]
+    ) -> bool:
+        """Add entries of a past incarnation to a lane; False if it has none of that name.
+
+        Only a restore does this, into a lane that it has just created.
+        """
 
     def reincarnate(self, lane: str, expected: HeadRef, row: RawLane) -> bool:
         """Put a new incarnation in place of `expected`: head, acknowledgement, `collected`."""

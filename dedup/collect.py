@@ -1,0 +1,198 @@
+"""Collection: taking away what no attempt and no receiver can need any more.
+
+What it is: `survey` reads a lane and returns a plan, a list of steps in the order that makes every
+prefix of it safe; `Step.perform` does one. A dry run is a plan that is only printed.
+What it must not know: clocks, Kafka, who writes the lane meanwhile.
+
+Invariants:
+    `collected` is raised BEFORE the first delete, by a compare-and-set of its own.
+    An entry goes only AFTER its ids are in the segment list, or expired.
+    A segment goes only AFTER the list no longer names it.
+    Outputs of an append that may be in flight are never touched: an attempt is dead when its
+    position is sealed by another, or belongs to a history that was given up.
+    A step that lost its comparison ends the plan; running it all again is always right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from dedup.catalog.catalog import Catalog, dead_slots, segment_place
+from dedup.catalog.store import Blob
+from dedup.expiry import WINDOW_MS_DEFAULT, forgettable
+from dedup.formats.segment import decode_segment
+from dedup.model import Head, Incarnation, LaneRow, Seal, SegmentList, Slot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keep:
+    """What a collection leaves although nobody needs it."""
+
+    #: Entries above this seq stay for audits; None: nothing stays for audits alone.
+    entries_after: int | None = None
+    #: Outputs above this seq stay for replays; None: nothing stays for replays.
+    outputs_after: int | None = None
+    #: How long external ids are held, along lane time.
+    window_ms: int = WINDOW_MS_DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a plan: what it does in words, and doing it."""
+
+    what: str
+    act: Callable[[Catalog], bool]
+
+    def perform(self, catalog: Catalog) -> bool:
+        """Do it; False if somebody else moved what it compared, and the plan is void."""
+        return self.act(catalog)
+
+
+def survey(catalog: Catalog, lane: str, keep: Keep) -> list[Step]:
+    """Return what can be collected of a lane just now, as steps in their order."""
+    row = catalog.load(lane)
+    if row is None:
+        return []
+    steps: list[Step] = []
+    upto = row.ack.seq if keep.outputs_after is None else min(row.ack.seq, keep.outputs_after)
+    if upto > row.collected:
+        steps.append(_raise(lane, row, upto))
+    collected = max(upto, row.collected)
+    seals = {seal.ref.seq: seal for seal in _history(catalog, lane, row.head)}
+    steps += _outputs(catalog, lane, row, collected, seals)
+    last = collected if keep.entries_after is None else min(collected, keep.entries_after)
+    steps += _entries(catalog, lane, row, last, seals)
+    steps += _expired(catalog, lane, row, keep.window_ms)
+    return steps
+
+
+def collect(catalog: Catalog, lane: str, keep: Keep) -> list[str]:
+    """Survey a lane and perform the plan; return what was done."""
+    done = []
+    for step in survey(catalog, lane, keep):
+        if not step.perform(catalog):
+            break
+        done.append(step.what)
+    return done
+
+
+def _history(catalog: Catalog, lane: str, head: Head) -> Iterator[Seal]:
+    begin = 0
+    for kept in head.past:
+        yield from catalog.seals(lane, kept.incarnation, begin, kept.seq)
+        begin = kept.seq + 1
+    yield from catalog.seals(lane, head.ref.incarnation, begin, head.ref.seq)
+
+
+def _raise(lane: str, row: LaneRow, upto: int) -> Step:
+    return Step(
+        f"mark outputs up to seq {upto} as collected",
+        lambda catalog: catalog.raise_collected(lane, row, upto),
+    )
+
+
+def _outputs(
+    catalog: Catalog, lane: str, row: LaneRow, collected: int, seals: dict[int, Seal]
+) -> Iterator[Step]:
+    """Delete the outputs of everything collected, and of attempts that lost above it."""
+    stored = list(catalog.store.slots(Blob.OUTPUTS, lane, last=row.head.ref.seq))
+    done = [slot for slot in stored if slot.seq <= collected and _ours(slot, row.head)]
+    lost = dead_slots([slot for slot in stored if slot.seq > collected], row, seals)
+    if done or lost:
+        yield _delete(Blob.OUTPUTS, [*done, *lost])
+    segments = list(catalog.store.slots(Blob.SEGMENT, lane, last=row.head.ref.seq))
+    losers = dead_slots(segments, row, seals)
+    if losers:
+        yield _delete(Blob.SEGMENT, losers)
+
+
+def _entries(
+    catalog: Catalog, lane: str, row: LaneRow, last: int, seals: dict[int, Seal]
+) -> Iterator[Step]:
+    """List the segments of old entries, and then delete the entries."""
+    old = catalog.segment_list(lane)
+    listed = old.upto if old else -1
+    fresh = [seals[seq] for seq in range(listed + 1, last + 1) if seq in seals]
+    if last > listed and len(fresh) == last - listed:
+        slots = []
+        for seal in fresh:
+            if seal.segment.chunks:
+                slot = Slot(lane, seal.ref.incarnation, seal.ref.seq, seal.ref.attempt)
+                slots.append(slot)
+                if seal.inline_segment:
+                    yield _put_segment(slot, seal.inline_segment)
+        known = old.slots if old else ()
+        version = (old.version if old else 0) + 1
+        new = SegmentList(version=version, upto=last, slots=(*known, *slots))
+        yield Step(
+            f"list the ids of seals up to {last} apart from their entries",
+            lambda catalog: catalog.replace_segment_list(lane, old, new),
+        )
+        listed = last
+    gone = min(last, listed)
+    for incarnation, first, end in _runs(row.head, gone):
+        if any(first <= seq <= end for seq in seals):
+            yield _delete_entries(lane, row, incarnation, end)
+
+
+def _expired(catalog: Catalog, lane: str, row: LaneRow, window_ms: int) -> Iterator[Step]:
+    """Take segments whose every id may be forgotten off the list, and delete them."""
+    old = catalog.segment_list(lane)
+    if old is None:
+        return
+    gone = []
+    for slot in old.slots:
+        chunks = catalog.store.get(Blob.SEGMENT, slot)
+        place = segment_place(catalog, slot)
+        parts = [part for chunk in chunks for part in decode_segment(chunk, place)]
+        if parts and all(forgettable(part, row.head, window_ms) for part in parts):
+            gone.append(slot)
+    if not gone:
+        return
+    rest = tuple(slot for slot in old.slots if slot not in gone)
+    new = SegmentList(version=old.version + 1, upto=old.upto, slots=rest)
+    yield Step(
+        f"forget the ids of {len(gone)} seals that no record can repeat any more",
+        lambda catalog: catalog.replace_segment_list(lane, old, new),
+    )
+    yield _delete(Blob.SEGMENT, gone)
+
+
+def _delete(kind: Blob, slots: list[Slot]) -> Step:
+    def act(catalog: Catalog) -> bool:
+        catalog.store.delete(kind, slots)
+        return True
+
+    return Step(f"delete the {kind.value} of {len(slots)} attempts", act)
+
+
+def _put_segment(slot: Slot, chunk: bytes) -> Step:
+    def act(catalog: Catalog) -> bool:
+        catalog.store.put(Blob.SEGMENT, slot, [chunk])
+        return True
+
+    return Step(f"store the ids of seal {slot.seq} apart from it", act)
+
+
+def _delete_entries(lane: str, row: LaneRow, incarnation: Incarnation, end: int) -> Step:
+    return Step(
+        f"delete entries up to seq {end}",
+        lambda catalog: catalog.delete_seals(lane, row, incarnation, end),
+    )
+
+
+def _runs(head: Head, last: int) -> Iterator[tuple[Incarnation, int, int]]:
+    """Yield (incarnation, first, end) of the present history up to `last`."""
+    begin = 0
+    for kept in head.past:
+        if begin <= min(kept.seq, last):
+            yield kept.incarnation, begin, min(kept.seq, last)
+        begin = kept.seq + 1
+    if begin <= last:
+        yield head.ref.incarnation, begin, last
+
+
+def _ours(slot: Slot, head: Head) -> bool:
+    """Tell whether the slot is of a history that this survey has read about."""
+    return head.last_kept(slot.incarnation) is not None
