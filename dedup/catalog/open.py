@@ -1,0 +1,96 @@
+"""Opens a catalog by its URL: the one place that knows which store a scheme means.
+
+What it is: `open_store` and `open_catalog`.
+What it must not know: how any store works. A store's driver is imported only when its scheme is
+used.
+
+Invariants:
+    A malformed URL is refused with a right one, before anything is opened.
+    No message repeats what stands before an `@`: a password may have strayed there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dedup.catalog.catalog import Catalog
+from dedup.catalog.memory import MemoryStore
+from dedup.catalog.store import Store
+from dedup.errors import InvalidUsage
+
+_RIGHT = "memory:, sqlite:shop.db or cassandra://host:9042/keyspace"
+
+
+def open_catalog(url: str) -> Catalog:
+    """Open the catalog at `url`.
+
+    Args:
+        url: `memory:` (a new one each time, gone with the process), `sqlite:PATH` (relative to
+            the working directory, or absolute; made if absent) or
+            `cassandra://[user@]host[:port][,host…]/keyspace[?option=value&…]` (needs the extra
+            `cassandra`).
+
+    Raises:
+        InvalidUsage: the URL is malformed, or what it names cannot serve as a catalog.
+        Unavailable: it cannot be reached now.
+        Corrupt: what is there is damaged.
+    """
+    return Catalog(open_store(url))
+
+
+def open_store(url: str) -> Store:
+    """Open the raw store at `url`; see `open_catalog`."""
+    scheme, colon, rest = url.partition(":")
+    if scheme == "memory" and colon:
+        return _memory(url, rest)
+    if scheme == "sqlite" and colon:
+        return _sqlite(url, rest)
+    if scheme == "cassandra" and colon:
+        return _cassandra(url)
+    raise _malformed(url, f"a catalog's URL is one of {_RIGHT}")
+
+
+def _memory(url: str, rest: str) -> Store:
+    if rest:
+        raise _malformed(url, "a memory catalog has no name: write memory:")
+    return MemoryStore()
+
+
+def _sqlite(url: str, rest: str) -> Store:
+    if not rest or rest.startswith(("//", ":")) or "\0" in rest:
+        raise _malformed(
+            url,
+            "write sqlite:shop.db for a file in the working directory, sqlite:/var/lib/shop.db for "
+            "an absolute path, or memory: for none",
+        )
+    from dedup.catalog.sqlite import SqliteStore  # noqa: PLC0415 - workers of a cluster never need it
+
+    return SqliteStore(Path(rest).absolute())
+
+
+def _cassandra(url: str) -> Store:
+    try:
+        from dedup.catalog.cassandra import CassandraStore  # noqa: PLC0415 - an optional extra
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "cassandra":
+            raise
+        raise InvalidUsage(
+            "open the catalog",
+            without_user(url),
+            "the Cassandra driver is not installed; nothing was opened: install "
+            "exactly-once-delivery[cassandra]",
+        ) from error
+    return CassandraStore.open(url)
+
+
+def without_user(url: str) -> str:
+    """Return `url` without what stands before its last `@`."""
+    scheme, slashes, rest = url.partition("://")
+    if not slashes:
+        scheme, slashes, rest = url.partition(":")
+    _, at, after = rest.rpartition("@")
+    return f"{scheme}{slashes}…@{after}" if at else url
+
+
+def _malformed(url: str, hint: str) -> InvalidUsage:
+    return InvalidUsage("open the catalog", without_user(url), f"{hint}; nothing was opened")
