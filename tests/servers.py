@@ -11,10 +11,15 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, Session
+from cassandra.policies import FallthroughRetryPolicy, RoundRobinPolicy
+from cassandra.query import ConsistencyLevel
 
 from delivery.services.cassandra import Cassandra
 from delivery.services.ephemeral import Services, ephemeral
@@ -49,3 +54,26 @@ def cassandra(cassandra_services: Services) -> Cassandra:
 def unique() -> Callable[[str], str]:
     """Make names that no other test uses, valid as topic, keyspace and group."""
     return lambda name: f"{name}_{uuid.uuid4().hex[:12]}"
+
+
+@contextlib.contextmanager
+def connected(contact_points: Sequence[str], port: int) -> Iterator[Session]:
+    """Connect with cassandra-driver as the library must."""
+    cluster = Cluster(
+        contact_points,
+        port=port,
+        # Without it every request above the driver's 4096-byte buffer waits 40 ms (Nagle).
+        sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
+        execution_profiles={
+            EXEC_PROFILE_DEFAULT: ExecutionProfile(
+                load_balancing_policy=RoundRobinPolicy(),
+                retry_policy=FallthroughRetryPolicy(),
+                serial_consistency_level=ConsistencyLevel.SERIAL,
+            )
+        },
+        protocol_version=5,
+    )
+    try:
+        yield cluster.connect()
+    finally:
+        cluster.shutdown()

@@ -25,7 +25,7 @@ from delivery.services.instance import Instance, Started
 from delivery.services.kafka import Kafka
 from delivery.services.node import Launcher, Node, await_ready
 from delivery.services.process import Lifeline
-from delivery.services.state import Request
+from delivery.services.state import Request, State
 
 __all__ = ["Server", "Services", "ephemeral"]
 
@@ -75,28 +75,28 @@ class Services:
     """The servers of one `ephemeral()`.
 
     Attributes:
+        state: the instance they are.
         started: what starting each took.
         servers: kafka-1, cassandra-1, ... by name.
     """
 
-    _kafka: Kafka | None
-    _cassandra: Cassandra | None
+    state: State
     started: list[Started]
     servers: dict[str, Server]
 
     @property
     def kafka(self) -> Kafka:
         """The brokers; `kafka.bootstrap` is what clients want."""
-        if self._kafka is None:
+        if self.state.kafka is None:
             raise InvalidUsage("use Kafka", "ephemeral()", "ask for it: ephemeral(kafka=1)")
-        return self._kafka
+        return self.state.kafka
 
     @property
     def cassandra(self) -> Cassandra:
         """The nodes; `cassandra.contact_points` and `cassandra.port` are what drivers want."""
-        if self._cassandra is None:
+        if self.state.cassandra is None:
             raise InvalidUsage("use Cassandra", "ephemeral()", "ask for it: ephemeral(cassandra=1)")
-        return self._cassandra
+        return self.state.cassandra
 
 
 @contextlib.contextmanager
@@ -121,8 +121,7 @@ def ephemeral(
         nodes = instance.nodes(known)
         launcher = instance.launcher(nodes, report, lifeline)
         yield Services(
-            _kafka=known.kafka,
-            _cassandra=known.cassandra,
+            state=known,
             started=started,
             servers={node.name: Server(node=node, launcher=launcher) for node in nodes},
         )

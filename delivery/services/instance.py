@@ -89,6 +89,8 @@ class Instance:
             InvalidUsage: the request contradicts the instance that exists here.
             Unavailable: a server does not start; the others keep running.
         """
+        if self.state() is None:
+            state.refuse_nonsense(request, self.home)
         with state.locked(self.home, report):
             known = self.state()
             if known is None:

@@ -139,9 +139,7 @@ def _owner(instance: str, home: Path, *, ephemeral: bool) -> ports.Owner:
 
 def create(home: Path, request: Request, *, ephemeral: bool) -> State:
     """Reserve ports for a new instance and write its state."""
-    kafka = 1 if request.kafka is None else request.kafka
-    cassandra = 1 if request.cassandra is None else request.cassandra
-    _refuse_counts(home, kafka, cassandra)
+    kafka, cassandra = _counts(request)
     instance = str(uuid.uuid4())
     hosts = [f"127.0.0.{index}" for index in range(1, max(kafka, cassandra) + 1)]
     given = {
@@ -184,7 +182,16 @@ def create(home: Path, request: Request, *, ephemeral: bool) -> State:
     return state
 
 
-def _refuse_counts(home: Path, kafka: int, cassandra: int) -> None:
+def _counts(request: Request) -> tuple[int, int]:
+    return (
+        1 if request.kafka is None else request.kafka,
+        1 if request.cassandra is None else request.cassandra,
+    )
+
+
+def refuse_nonsense(request: Request, home: Path) -> None:
+    """Refuse what no instance can be."""
+    kafka, cassandra = _counts(request)
     if kafka not in NODES or cassandra not in NODES or not kafka + cassandra:
         raise InvalidUsage(
             "bring servers up",

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cassandra.query import ConsistencyLevel
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -25,9 +27,13 @@ from delivery.services.ephemeral import Services
 from delivery.services.instance import Instance, Request
 from delivery.services.node import Health
 from delivery.services.process import Process
+from tests.servers import connected
 
 ANSWER_SECONDS = 30
 COMMAND_SECONDS = 300
+
+#: `--log-cli-level=info` shows what was measured.
+LOG = logging.getLogger(__name__)
 
 #: A test that starts a broker and is killed before it can stop it.
 A_TEST = """
@@ -258,25 +264,25 @@ def test_a_port_taken_while_the_server_was_down_is_named(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_two_clusters_lose_a_broker_and_a_node_and_are_healed(
-    cli: Cli, record_property: Callable[[str, object], None]
-) -> None:
+def test_two_clusters_lose_a_broker_and_a_node_and_are_healed(cli: Cli) -> None:
     values = [str(number).encode() for number in range(100)]
     code, up = cli.run("up", "--kafka", "3", "--cassandra", "3")
     assert code == 0
-    record_property("up", up["nodes"])
+    LOG.info("up: %s", {node["name"]: node["seconds"] for node in up["nodes"]})
     write(up["kafka"], "orders", values, replicas=3)
     addresses = {node["name"]: node["address"] for node in up["nodes"]}
-    ask(
-        addresses["cassandra-1"],
-        "CREATE KEYSPACE shop WITH replication = "
-        "{'class': 'SimpleStrategy', 'replication_factor': 3}",
-    )
-    ask(addresses["cassandra-1"], "CREATE TABLE shop.seals (lane text PRIMARY KEY, n text)")
-    insert = "INSERT INTO shop.seals (lane, n) VALUES ('LANE', 'x')"
-    for value in values:
-        statement = insert.replace("LANE", value.decode())
-        ask(addresses["cassandra-2"], statement, cql.QUORUM)
+    contact_points = [addresses[f"cassandra-{index}"].partition(":")[0] for index in (1, 2, 3)]
+    port = int(addresses["cassandra-1"].partition(":")[2])
+    with connected(contact_points, port) as session:
+        session.execute(
+            "CREATE KEYSPACE shop WITH replication = "
+            "{'class': 'SimpleStrategy', 'replication_factor': 3}",
+        )
+        session.execute("CREATE TABLE shop.seals (lane blob PRIMARY KEY)")
+        insert = session.prepare("INSERT INTO shop.seals (lane) VALUES (?)")
+        insert.consistency_level = ConsistencyLevel.QUORUM
+        for value in values:
+            session.execute(insert, (value,))
 
     kill(cli, "kafka-2")
     kill(cli, "cassandra-3")
@@ -288,11 +294,10 @@ def test_two_clusters_lose_a_broker_and_a_node_and_are_healed(
 
     code, healed = cli.run("up")
     assert code == 0
-    record_property("healed", healed["nodes"])
+    LOG.info("healed: %s", {node["name"]: node["seconds"] for node in healed["nodes"]})
     assert {n["name"] for n in healed["nodes"] if n["seconds"] is not None} == dead
     assert set(cli.health().values()) == {"running"}
     assert read(up["kafka"], "orders", len(values)) == values
-    count = "SELECT lane FROM shop.seals"
-    rows = ask(addresses["cassandra-3"], count, cql.ALL)
+    rows = ask(addresses["cassandra-3"], "SELECT lane FROM shop.seals", cql.ALL)
     assert {row[0] for row in rows} == {value.decode() for value in values}
     assert len(cli.run("down", "--delete", "--yes")[1]["stopped"]) == 6

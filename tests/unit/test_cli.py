@@ -171,6 +171,7 @@ def test_up_refuses_what_makes_no_sense(run: CliRunner, arguments: list[str], sa
     result = run.invoke(group, ["up", *arguments])
     assert result.exit_code == 2
     assert said in result.stderr
+    assert list(Path().iterdir()) == []
 
 
 def test_logs_names_the_nodes_there_are(run: CliRunner) -> None:

@@ -117,8 +117,7 @@ def test_given_ports_are_used(home: Path) -> None:
 )
 def test_counts_that_make_no_sense_are_refused(home: Path, request_: Request) -> None:
     with pytest.raises(InvalidUsage, match="nothing was started"):
-        state.create(home, request_, ephemeral=False)
-    assert State.load(home) is None
+        state.refuse_nonsense(request_, home)
 
 
 @pytest.mark.parametrize(
