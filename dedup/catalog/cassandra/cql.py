@@ -68,6 +68,18 @@ CREATE = Statement(
     " INSERT INTO KS.lanes (lane, entry_incarnation, entry_seq, entry) VALUES (?, ?, ?, ?);"
     " APPLY BATCH",
 )
+RECREATE = Statement(
+    "restore a lane",
+    "UPDATE KS.lanes SET incarnation = ?, seq = ?, attempt = ?, head = ?, ack_incarnation = ?,"
+    " ack_seq = ?, ack = ?, collected = ? WHERE lane = ?"
+    " IF incarnation = null AND seq = null AND attempt = null",
+)
+#: The condition asks for a lane, any lane: nothing else writes entries of a past incarnation.
+IMPORT_ENTRY = Statement(
+    "import an entry",
+    "UPDATE KS.lanes SET entry = ? WHERE lane = ? AND entry_incarnation = ? AND entry_seq = ?"
+    " IF attempt != null",
+)
 APPEND = Statement(
     "append a seal",
     "BEGIN BATCH"

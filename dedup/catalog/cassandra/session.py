@@ -19,13 +19,21 @@ import os
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, Self
 
 from cassandra import ConsistencyLevel
 from cassandra.auth import PlainTextAuthProvider
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, ResponseFuture
+from cassandra.cluster import (
+    EXEC_PROFILE_DEFAULT,
+    Cluster,
+    ExecutionProfile,
+    NoHostAvailable,
+    ResponseFuture,
+)
+from cassandra.connection import ConnectionBusy
 from cassandra.policies import (
     DCAwareRoundRobinPolicy,
     FallthroughRetryPolicy,
@@ -51,6 +59,11 @@ HEARTBEAT_SECONDS = 5.0
 #: Requests and their bytes that one process has under way; a server takes heap/40 from a client.
 IN_FLIGHT_BYTES_MAX = 8 * 1024 * 1024
 IN_FLIGHT_REQUESTS_MAX = 256
+#: How soon a full socket is tried again, unless an answer comes first.
+FULL_SECONDS = 0.002
+#: The driver hands requests to the socket in pieces of this size; its own choice, 4 KiB, makes
+#: 128 system calls of a chunk.
+PIECE_BYTES = 256 * 1024
 #: The version with checksums on every frame; Cassandra 4.0 and later speak it.
 PROTOCOL_VERSION = 5
 
@@ -80,6 +93,11 @@ class _Made:
             self._bytes_free -= size
             self._requests_free -= 1
 
+    def pause(self) -> None:
+        """Wait until a request has ended, or a moment."""
+        with self._room:
+            self._room.wait(FULL_SECONDS)
+
     def give(self, size: int) -> None:
         """Make room again when it has ended."""
         with self._room:
@@ -105,8 +123,8 @@ class Connection:
     def rows(self, statement: Statement, values: Sequence[object], subject: str) -> Iterator[Any]:
         """Yield the rows of a query, page by page."""
         with translating(statement.op, subject, Access.READ):
-            bound = self._bound(self._here(), statement, values)
-            page = iter(self._here().session.execute(bound))
+            made = self._here()
+            page = iter(self._send(made, self._bound(made, statement, values)).result())
         while True:
             with translating(statement.op, subject, Access.READ):
                 row = next(page, None)
@@ -118,7 +136,7 @@ class Connection:
         """Write without a condition."""
         with translating(statement.op, subject, Access.WRITE):
             made = self._here()
-            made.session.execute(self._bound(made, statement, values))
+            self._send(made, self._bound(made, statement, values)).result()
 
     def compare(self, statement: Statement, values: Sequence[object], subject: str) -> Any | None:
         """Compare and write; return None if it applied, else the row that it met."""
@@ -126,7 +144,7 @@ class Connection:
             made = self._here()
             bound = self._bound(made, statement, values)
         with translating(statement.op, subject, Access.COMPARE):
-            row = made.session.execute(bound).one()
+            row = self._send(made, bound).result().one()
             return None if row.applied else row
 
     def begin(
@@ -143,7 +161,11 @@ class Connection:
         made = self._here()
         bound = self._bound(made, statement, values)
         made.take(size)
-        future = made.session.execute_async(bound)
+        try:
+            future = self._send(made, bound)
+        except BaseException:
+            made.give(size)
+            raise
 
         def end(result: object) -> None:
             made.give(size)
@@ -174,6 +196,22 @@ class Connection:
         with translating("connect", self.address.url, Access.READ):
             found = self._here().cluster.metadata.all_hosts()
         return sorted(found, key=lambda host: (not host.is_up, str(host.host_id)))
+
+    def _send(self, made: _Made, bound: Any) -> ResponseFuture:
+        """Hand a request to the driver, waiting while its socket is full.
+
+        SUBTLE: the driver refuses a request while the socket takes no more bytes, even a seal that
+        comes behind the chunks of another thread. It has sent nothing of it then, so trying again
+        is no repetition.
+        """
+        deadline = time.monotonic() + self._request_seconds
+        while True:
+            future: ResponseFuture = made.session.execute_async(bound)
+            refused: list[object] = []
+            future.add_errback(refused.append)  # called at once if it has failed already
+            if not any(map(_socket_full, refused)) or time.monotonic() > deadline:
+                return future
+            made.pause()
 
     # The session ------------------------------------------------------------------------------
 
@@ -238,7 +276,7 @@ class Connection:
             retry_policy=FallthroughRetryPolicy(),
             request_timeout=self._request_seconds,
         )
-        return Cluster(
+        cluster = Cluster(
             contact_points=list(address.hosts),
             port=address.hosts[0][1],
             protocol_version=PROTOCOL_VERSION,
@@ -256,6 +294,11 @@ class Connection:
             idle_heartbeat_interval=HEARTBEAT_SECONDS,
             idle_heartbeat_timeout=HEARTBEAT_SECONDS,
         )
+        driver = cluster.connection_class
+        cluster.connection_class = type(
+            driver.__name__, (driver,), {"out_buffer_size": PIECE_BYTES}
+        )
+        return cluster
 
     def _login(self) -> PlainTextAuthProvider | None:
         address = self.address
@@ -351,6 +394,13 @@ class Window:
         """Take note of a failure; called by the driver's thread."""
         if isinstance(result, BaseException):
             self._failed.set()
+
+
+def _socket_full(error: object) -> bool:
+    """Tell whether every node was passed over because its socket was full."""
+    return isinstance(error, NoHostAvailable) and all(
+        isinstance(one, ConnectionBusy) for one in error.errors.values()
+    )
 
 
 def _tls(address: Address) -> ssl.SSLContext | None:

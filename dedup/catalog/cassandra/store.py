@@ -97,11 +97,25 @@ class CassandraStore:
             (ref.seq, entry)
         ]
 
-    def create(self, lane: str, row: RawLane, entry: bytes) -> bool:
-        """Write the first head row and entry."""
-        values = (*_lane_columns(row), lane, *_entry(lane, row.ref, entry))
-        met = self._connection.compare(cql.CREATE, values, lane)
+    def create(self, lane: str, row: RawLane, entry: bytes | None) -> bool:
+        """Write the first head row, and its entry if given."""
+        values = (*_lane_columns(row), lane)
+        if entry is None:
+            met = self._connection.compare(cql.RECREATE, values, lane)
+        else:
+            values += _entry(lane, row.ref, entry)
+            met = self._connection.compare(cql.CREATE, values, lane)
         return met is None or _is(met, row.ref)
+
+    def import_entries(
+        self, lane: str, incarnation: Incarnation, entries: Sequence[tuple[int, bytes]]
+    ) -> bool:
+        """Add entries of a past incarnation, one by one: restoring a lane is rare."""
+        for seq, entry in entries:
+            values = (entry, lane, incarnation, seq)
+            if self._connection.compare(cql.IMPORT_ENTRY, values, lane) is not None:
+                return False
+        return bool(entries) or self.read(lane) is not None
 
     def reincarnate(self, lane: str, expected: HeadRef, row: RawLane) -> bool:
         """Put a new incarnation in place."""
