@@ -21,19 +21,31 @@ from dedup.catalog.catalog import Catalog
 from dedup.catalog.memory import MemoryStore, Tables
 from dedup.catalog.open import open_store
 from dedup.catalog.store import Store
+from delivery.services.cassandra import Cassandra
+from tests.servers import cassandra, cassandra_services, unique
+
+__all__ = ["cassandra", "cassandra_services", "unique"]
 
 #: Every store passes this suite.
-STORES = ("memory", "sqlite")
+STORES = ("memory", "sqlite", "cassandra")
 #: Those that several processes can open at once.
-SHARED = ("sqlite",)
+SHARED = ("sqlite", "cassandra")
 
 StoreFactory = Callable[[], Store]
 
 
-def url_of(kind: str, tmp_path: Path) -> str:
-    """Give the URL of a catalog of one kind."""
+def url_of(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    """Give the URL of a catalog of one kind; a server is started only for whom needs it."""
     assert kind in SHARED, "a store that has a place"
+    if kind == "cassandra":
+        return cassandra_url(request.getfixturevalue("cassandra"), "conformance")
     return f"{kind}:{tmp_path / 'catalog.db'}"
+
+
+def cassandra_url(cassandra: Cassandra, keyspace: str) -> str:
+    """Give the URL of a catalog on the session's nodes."""
+    hosts = ",".join(f"{host}:{cassandra.port}" for host in cassandra.contact_points)
+    return f"cassandra://{hosts}/{keyspace}"
 
 
 @pytest.fixture(params=STORES)
@@ -43,7 +55,7 @@ def store_factory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[St
     if request.param == "memory":
         open_one: StoreFactory = partial(MemoryStore, Tables())
     else:
-        open_one = partial(open_store, url_of(request.param, tmp_path))
+        open_one = partial(open_store, url_of(request.param, tmp_path, request))
 
     def factory() -> Store:
         opened.append(open_one())
@@ -69,7 +81,7 @@ def catalog(store: Store) -> Catalog:
 @pytest.fixture(params=SHARED)
 def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Give the URL of a catalog that several processes can open."""
-    return url_of(request.param, tmp_path)
+    return url_of(request.param, tmp_path, request)
 
 
 @pytest.fixture

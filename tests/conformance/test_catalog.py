@@ -54,7 +54,7 @@ def test_a_lane_lives_through_all_its_steps(store_factory, lane):
     assert catalog.put(Blob.OUTPUTS, slot(lane, sealed.ref), outputs, 10) == sealed.outputs
     assert catalog.put(Blob.SEGMENT, slot(lane, sealed.ref), segment, 10) == sealed.segment
     assert catalog.append(lane, head.ref, after, sealed)
-    assert not catalog.append(lane, head.ref, after, sealed)
+    assert not catalog.append(lane, head.ref, *following(head))
     assert reader.seals(lane, head.ref.incarnation, 0, 5) == [seal, sealed]
     assert reader.get(Blob.OUTPUTS, lane, sealed) == outputs
     assert reader.get(Blob.SEGMENT, lane, sealed) == segment
