@@ -1,0 +1,191 @@
+"""Stored chunks read by docs/formats.md: the outputs and the ids that a seal promises.
+
+What it is: a second reader, written from the specification, for outputs and segments.
+What it must not know: the code that writes them, or the catalog between.
+
+Invariants:
+    A chunk is believed only if it is what the seal promises: number, size, digest, and the
+    position it names itself.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import xxhash
+
+from dedup.catalog.store import Blob, Store
+from dedup.errors import Corrupt
+from dedup.formats.envelope import Kind as Envelope
+from dedup.formats.envelope import Reader, unwrap, wrapped_bytes
+from dedup.formats.segment import Part, decode_segment
+from dedup.model import IDENTITY_BYTES, BlobRef, Incarnation, RecordId, Seal, Slot, TopicId
+from delivery.checker.evidence import Findings, Kind
+from delivery.checker.rows import Book
+from delivery.header import NAME, Header, encode_header
+from delivery.protocol.senders import Mark
+
+OUTPUTS_VERSION = 1
+_NUMBERS = struct.Struct("<QQ")
+#: The position a chunk says it belongs to: lane, incarnation, seq, attempt, minted-at.
+_Origin = tuple[str, bytes, int, bytes, int]
+_CODEC = pa.Codec("zstd")
+_ROW = pa.schema(
+    [
+        ("edge", pa.uint16()),
+        ("partition", pa.int32()),
+        ("parent_partition", pa.int32()),
+        ("parent_offset", pa.int64()),
+        ("kept_id", pa.binary(16)),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """One record that a seal promises to be in the sink."""
+
+    edge: int
+    partition: int
+    id: RecordId
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
+    parent: tuple[int, int]
+    kept: bool
+
+
+def mint(identity: bytes, first: int, second: int) -> RecordId:
+    """Return the id made of 16 bytes and two numbers."""
+    return RecordId(xxhash.xxh3_128_digest(identity + _NUMBERS.pack(first, second)))
+
+
+def external(name: bytes | None, topic: TopicId, partition: int, offset: int) -> RecordId:
+    """Return the id of an external record: by its name, else by its place."""
+    if name is None:
+        return mint(topic, partition, offset)
+    return RecordId(xxhash.xxh3_128_digest(name))
+
+
+def read_parts(store: Store, book: Book, seal: Seal, findings: Findings) -> list[Part] | None:
+    """Return the ids of a seal by bucket; None if they cannot be read, which is said."""
+    ref, subject = seal.segment, f"segment of seal {seal.ref.seq}"
+    chunks = _stored(store, Blob.SEGMENT, book.name, seal)
+    if ref.chunks and not chunks:
+        findings.add(
+            Kind.SEGMENT_GONE, book.name, subject, f"{ref.rows} ids in {ref.chunks} chunks"
+        )
+        return None
+    try:
+        parts = [part for chunk in chunks for part in decode_segment(chunk, subject)]
+    except Corrupt as error:
+        findings.add(Kind.UNREADABLE, book.name, subject, str(error))
+        return None
+    if _differs(chunks, ref):
+        findings.add(Kind.DIGEST, book.name, subject, f"{len(chunks)} chunks")
+        return None
+    return parts
+
+
+def read_listed(store: Store, slots: Iterable[Slot], findings: Findings) -> Iterator[Part]:
+    """Yield the ids of listed segments; what cannot be read is said and left out."""
+    for slot in slots:
+        subject = f"listed segment of seal {slot.seq}"
+        chunks = store.get(Blob.SEGMENT, slot)
+        if not chunks:
+            findings.add(Kind.SEGMENT_GONE, slot.lane, subject, f"attempt {slot.attempt.hex()[:8]}")
+        for chunk in chunks:
+            try:
+                yield from decode_segment(chunk, subject)
+            except Corrupt as error:
+                findings.add(Kind.UNREADABLE, slot.lane, subject, str(error))
+
+
+def read_outputs(store: Store, book: Book, seal: Seal, findings: Findings) -> list[Promise] | None:
+    """Return what a seal promises; None if it cannot be read, which is said unless collected."""
+    ref, subject = seal.outputs, f"outputs of seal {seal.ref.seq}"
+    chunks = _stored(store, Blob.OUTPUTS, book.name, seal)
+    collected = seal.ref.seq <= book.collected
+    if collected and _differs(chunks, ref):
+        return None  # some of them, or all, were deleted: that is what collected means
+    if ref.chunks and not chunks:
+        findings.add(Kind.OUTPUTS_GONE, book.name, subject, f"{ref.rows} rows")
+        return None
+    try:
+        decoded = [_chunk(blob, subject) for blob in _whole(chunks, subject)]
+    except (Corrupt, pa.ArrowException, OSError) as error:
+        findings.add(Kind.UNREADABLE, book.name, subject, str(error))
+        return None
+    if _differs(chunks, ref):
+        findings.add(Kind.DIGEST, book.name, subject, f"{len(chunks)} chunks")
+        return None
+    at = seal.ref
+    origin = (book.name, at.incarnation, at.seq, at.attempt, seal.minted_at_ms)
+    if any(found != origin for found, _ in decoded):
+        text = "the chunks name another lane, position or attempt than the entry"
+        findings.add(Kind.ENTRY_FOREIGN, book.name, subject, text)
+        return None
+    promises = [promise for _, rows in decoded for promise in rows]
+    if len(promises) != ref.rows:
+        text = f"{ref.rows} rows promised, {len(promises)} stored"
+        findings.add(Kind.COUNTS, book.name, subject, text)
+    return promises
+
+
+def _stored(store: Store, kind: Blob, lane: str, seal: Seal) -> list[bytes]:
+    inline = seal.inline_outputs if kind is Blob.OUTPUTS else seal.inline_segment
+    if inline:
+        return [inline]
+    return store.get(kind, Slot(lane, seal.ref.incarnation, seal.ref.seq, seal.ref.attempt))
+
+
+def _differs(chunks: Sequence[bytes], ref: BlobRef) -> bool:
+    digest = xxhash.xxh3_128_digest(b"".join(map(xxhash.xxh3_128_digest, chunks)))
+    if not chunks:
+        digest = bytes(IDENTITY_BYTES)
+    return (len(chunks), sum(map(len, chunks)), digest) != (ref.chunks, ref.size, ref.digest)
+
+
+def _whole(pieces: Sequence[bytes], place: str) -> Iterator[bytes]:
+    """Yield the envelopes that pieces make up; the length in each says where it ends."""
+    rest = b"".join(pieces)
+    while rest:
+        size = wrapped_bytes(rest, place)
+        yield rest[:size]
+        rest = rest[size:]
+
+
+def _chunk(blob: bytes, place: str) -> tuple[_Origin, list[Promise]]:
+    _, body = unwrap(blob, Envelope.OUTPUTS, version_max=OUTPUTS_VERSION, place=place)
+    reader = Reader(body, place)
+    lane, incarnation = reader.text(), Incarnation(reader.raw(IDENTITY_BYTES))
+    seq, attempt = reader.uint(), reader.raw(IDENTITY_BYTES)
+    minted_at_ms, ordinal, size = reader.uint(), reader.uint(), reader.uint()
+    arrow = _CODEC.decompress(reader.rest(), decompressed_size=size)
+    promises = []
+    for row in pa.ipc.read_record_batch(arrow, _ROW).to_pylist():
+        kept_id, parent = row["kept_id"], (row["parent_partition"], row["parent_offset"])
+        record_id = RecordId(kept_id or mint(attempt, row["edge"], ordinal))
+        mark = Mark(lane, incarnation, seq, minted_at_ms, kept=kept_id is not None)
+        ours = (NAME, encode_header(Header(record_id, mark, parent)))
+        theirs = ((h["name"], h["value"]) for h in row["headers"] if h["name"] != NAME)
+        promises.append(
+            Promise(
+                edge=row["edge"],
+                partition=row["partition"],
+                id=record_id,
+                key=row["key"],
+                value=row["value"],
+                headers=(*theirs, ours),
+                parent=parent,
+                kept=kept_id is not None,
+            )
+        )
+        ordinal += 1
+    return (lane, incarnation, seq, attempt, minted_at_ms), promises

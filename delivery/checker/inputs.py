@@ -1,0 +1,329 @@
+"""Which inputs took effect, held against which should have: ledger, segments, read seqs.
+
+What it is: for one lane, every record below its frontier and the ids that its seals decided.
+What it must not know: filters and indexes, the order in which anything was asked.
+
+Invariants:
+    The first record of an id, in the order of seals and offsets, takes effect, and no other.
+    A record counts by its header only if its sender, as the catalog knows it, writes this topic
+    and sealed that position; copied headers make a record external, id included.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from dedup.errors import Corrupt
+from dedup.formats.lane import decode_segment_list
+from dedup.formats.segment import BUCKET_MS, Bucket, Origin, Part
+from dedup.model import Incarnation, ReadSeq, RecordId, Seal, SegmentList, Source, TopicId
+from delivery.checker.chunks import external, read_listed, read_parts
+from delivery.checker.evidence import Kind, LaneInput
+from delivery.checker.rows import Book, frontiers, kept_until, owner
+from delivery.checker.world import Seen, World
+from delivery.header import Header
+
+
+class Place(IntEnum):
+    """Where a record lies that is in no readable seal's range."""
+
+    #: Its entry was collected.
+    OLD = -1
+    #: Its entry cannot be read; that is said elsewhere.
+    UNKNOWN = -2
+    #: Below the frontier, but in no seal's range.
+    SKIPPED = -3
+    #: Not sealed yet.
+    ABOVE = -4
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A record with the id it counts by; one that is external has no header."""
+
+    seen: Seen
+    id: RecordId
+    header: Header | None
+
+
+@dataclass(slots=True)
+class Range:
+    """What one seal read."""
+
+    read: int = 0
+    abandoned: int = 0
+    #: The first record of each id in the range, whether or not it should take effect.
+    inputs: dict[RecordId, Input] = field(default_factory=dict)
+
+
+class Ledger:
+    """One lane's inputs. `check` says what is wrong; `parents` is known after it."""
+
+    def __init__(self, world: World, book: Book, asked: LaneInput) -> None:
+        self._world, self._book, self._asked = world, book, asked
+        #: Per id the seal that must have decided it, or the place of its first record.
+        self._due: dict[RecordId, int] = {}
+        self._first: dict[RecordId, Input] = {}
+        self._abandoned: set[RecordId] = set()
+        self._ranges: dict[int, Range] = defaultdict(Range)
+        #: Per seal the places of the records it decided, with their ids.
+        self.parents: dict[int, set[tuple[tuple[int, int], RecordId]]] = {}
+
+    def check(self) -> None:
+        """Say which records took effect that should not have, and which did not."""
+        for seq, seen in self._ordered():
+            self._take(seq, seen)
+        holders: dict[RecordId, list[int]] = defaultdict(list)
+        unread: set[int] = {Place.OLD, Place.UNKNOWN, Place.ABOVE}
+        for seq, seal in sorted(self._book.seals.items()):
+            parts = read_parts(self._world.evidence.store, self._book, seal, self._world.findings)
+            if parts is None:
+                unread.add(seq)
+                continue
+            ids = [record_id for part in parts for record_id in part.ids]
+            for record_id in ids:
+                holders[record_id].append(seq)
+            inputs = self._ranges[seq].inputs
+            self.parents[seq] = {(inputs[i].seen.place, i) for i in ids if i in inputs}
+            self._check_counts(seal, len(ids))
+            self._check_buckets(seal, parts)
+        for record_id, seqs in holders.items():
+            self._check_holders(record_id, seqs)
+        for record_id, seq in self._due.items():
+            if record_id not in holders and seq not in unread:
+                where = "no seal's range" if seq == Place.SKIPPED else f"not the ids of seal {seq}"
+                self._say(Kind.NOT_DECIDED, record_id, f"{where} holds it")
+        self._check_list(holders)
+        self._check_read_seqs()
+
+    # The ledger -------------------------------------------------------------------------------
+
+    def _ordered(self) -> list[tuple[int, Seen]]:
+        """Return every record with the seal it belongs to, in the order they take effect."""
+        ordered = [
+            (seq, seen)
+            for source, spans in self._spans().items()
+            for seen in self._world.seen(source)
+            if (seq := self._place(source, spans, seen.record.offset)) is not None
+        ]
+        # What was collected comes first, what no seal holds comes last.
+        late = self._book.head.ref.seq + 1
+        ordered.sort(
+            key=lambda one: (
+                one[0] if one[0] >= Place.OLD else late - one[0],
+                one[1].source,
+                one[1].record.offset,
+            )
+        )
+        return ordered
+
+    def _spans(self) -> dict[Source, list[tuple[int, int, int]]]:
+        """Return (start, end, seq) of every seal by source, in the order of offsets."""
+        spans: dict[Source, list[tuple[int, int, int]]] = {
+            source: [] for source, _ in self._book.head.frontier
+        }
+        for seq, seal in self._book.seals.items():
+            ends = dict(seal.end)
+            for source, start in seal.start:
+                end = ends.get(source, start)
+                self._ranges[seq].read += len(self._world.seen(source, start, end))
+                spans.setdefault(source, [])
+                if end > start:
+                    spans[source].append((start, end, seq))
+        return {source: sorted(found) for source, found in spans.items()}
+
+    def _place(self, source: Source, spans: list[tuple[int, int, int]], offset: int) -> int | None:
+        """Return the seal of a record, or its place; None for one that is not the lane's."""
+        found = bisect_right(spans, offset, key=lambda span: span[0]) - 1
+        if found >= 0 and offset < spans[found][1]:
+            return spans[found][2]
+        begun = self._book.seals.get(0)
+        if begun is not None and offset < dict(begun.start).get(source, 0):
+            return None
+        if offset >= dict(self._book.head.frontier).get(source, 0):
+            return Place.ABOVE
+        if found < 0 and self._book.first > 0:
+            return Place.OLD
+        readable = len(self._book.seals) == self._book.head.ref.seq + 1 - self._book.first
+        return Place.SKIPPED if readable else Place.UNKNOWN
+
+    def _take(self, seq: int, seen: Seen) -> None:
+        if seen.header is not None and self._is_abandoned(seen.header, seen.source):
+            self._abandoned.add(seen.header.id)
+            self._ranges[seq].abandoned += 1
+            return
+        header = self._genuine(seq, seen)
+        if header is None:
+            name = self._asked.id_from(seen.record)
+            source = seen.source
+            one = Input(
+                seen, external(name, source.topic, source.partition, seen.record.offset), None
+            )
+        else:
+            one = Input(seen, header.id, header)
+        self._due.setdefault(one.id, seq)
+        self._first.setdefault(one.id, one)
+        self._ranges[seq].inputs.setdefault(one.id, one)
+
+    def _is_abandoned(self, header: Header, source: Source) -> bool:
+        sender = self._world.sender(header.mark.sender)
+        if sender is None or source.topic not in sender.head.writes:
+            return False
+        last = kept_until(sender.head, header.mark.incarnation)
+        current = header.mark.incarnation == sender.head.ref.incarnation
+        return last is None or (header.mark.seq > last and not current)
+
+    def _genuine(self, seq: int, seen: Seen) -> Header | None:
+        """Return the header of a record whose sender sealed it, as far as its rows can tell."""
+        if seen.header is None:
+            return None
+        sender = self._world.sender(seen.header.mark.sender)
+        if sender is None:
+            if seq >= Place.OLD:
+                self._world.findings.add(
+                    Kind.STRANGER,
+                    self._book.name,
+                    _place_words(seen),
+                    f"sealed, though the catalog does not know {seen.header.mark.sender}",
+                )
+            return None
+        if seen.source.topic not in sender.head.writes:
+            return None
+        return seen.header if seen.header.mark.seq <= sender.head.ref.seq else None
+
+    # Seals against the ledger -----------------------------------------------------------------
+
+    def _check_counts(self, seal: Seal, ids: int) -> None:
+        counts, found = seal.counts, self._ranges[seal.ref.seq]
+        pairs = [
+            ("read", counts.read, found.read),
+            ("fresh", counts.fresh, ids),
+            ("ids", seal.segment.rows, ids),
+        ]
+        head = self._book.head
+        if owner(head, seal.ref.seq) == head.ref.incarnation or not self._world.evidence.restored:
+            # What an earlier incarnation judged may have been abandoned since.
+            pairs.append(("abandoned", counts.abandoned, found.abandoned))
+        if counts.fresh + counts.duplicate + counts.remnant + counts.abandoned != counts.read:
+            pairs.append(("verdicts", counts.read - counts.fresh, -1))
+        for what, said, seen in pairs:
+            if said != seen:
+                text = f"{what}: {said} said, {seen} found"
+                self._world.findings.add(Kind.COUNTS, self._book.name, f"seal {seal.ref.seq}", text)
+
+    def _check_buckets(self, seal: Seal, parts: list[Part]) -> None:
+        inputs = self._ranges[seal.ref.seq].inputs
+        for part in parts:
+            seen = {read.key: read.seq for read in part.seen}
+            for record_id in part.ids:
+                one = inputs.get(record_id)
+                if one is not None and not _fits(one, part, seen, seal.lane_time_ms):
+                    text = f"seal {seal.ref.seq} keeps it in {part.bucket}"
+                    self._say(Kind.BUCKET, record_id, text)
+
+    def _check_holders(self, record_id: RecordId, seqs: list[int]) -> None:
+        due = self._due.get(record_id)
+        if len(seqs) > 1:
+            self._say(Kind.DECIDED_TWICE, record_id, f"by the seals {seqs}")
+        elif due is None:
+            kind = Kind.ABANDONED if record_id in self._abandoned else Kind.NEVER_INPUT
+            self._say(kind, record_id, f"by seal {seqs[0]}")
+        elif due not in (seqs[0], Place.UNKNOWN):
+            where = f"seal {due}" if due >= 0 else Place(due).name
+            self._say(Kind.DECIDED_ELSEWHERE, record_id, f"by seal {seqs[0]}, due: {where}")
+
+    def _check_list(self, holders: dict[RecordId, list[int]]) -> None:
+        """Check the ids whose entries may be gone: they must be in the segment list."""
+        listed = self._listed()
+        held: set[RecordId] = set()
+        for part in read_listed(self._world.evidence.store, listed.slots, self._world.findings):
+            for record_id in part.ids:
+                if record_id in held or any(seq > listed.upto for seq in holders[record_id]):
+                    self._say(Kind.DECIDED_TWICE, record_id, "in the segment list, and again")
+                held.add(record_id)
+                if record_id not in self._due:
+                    kind = Kind.ABANDONED if record_id in self._abandoned else Kind.NEVER_INPUT
+                    self._say(kind, record_id, "in the segment list")
+        for record_id, seq in self._due.items():
+            behind = seq == Place.OLD or 0 <= seq <= listed.upto
+            if behind and record_id not in held and not self._read_past(record_id):
+                self._say(Kind.NOT_DECIDED, record_id, "its entry may go, and no list holds it")
+
+    def _listed(self) -> SegmentList:
+        raw = self._world.evidence.store.read_list(self._book.name)
+        if raw is None:
+            return SegmentList()
+        try:
+            listed = decode_segment_list(raw[1], f"segment list of {self._book.name}")
+        except Corrupt as error:
+            self._world.findings.add(Kind.UNREADABLE, self._book.name, "segment list", str(error))
+            return SegmentList()
+        if listed.version != raw[0]:
+            text = f"version {listed.version} beside {raw[0]}"
+            self._world.findings.add(Kind.COLUMNS, self._book.name, "segment list", text)
+        return listed
+
+    def _read_past(self, record_id: RecordId) -> bool:
+        """Tell whether every further copy of an id is recognised by its seq alone."""
+        header, topic = self._first[record_id].header, self._first[record_id].seen.source.topic
+        if header is None or header.mark.kept:
+            return False
+        key = (header.mark.sender, header.mark.incarnation, topic)
+        return any(r.key == key and r.seq >= header.mark.seq for r in self._book.head.read_seqs)
+
+    # Read seqs --------------------------------------------------------------------------------
+
+    def _check_read_seqs(self) -> None:
+        known = frontiers(self._book)
+        for seq, seal in self._book.seals.items():
+            for read in seal.learned:
+                self._check_read(f"seal {seq}", read, known[seq])
+        for read in self._book.head.read_seqs:
+            self._check_read("head", read, dict(self._book.head.frontier))
+
+    def _check_read(self, subject: str, read: ReadSeq, frontier: dict[Source, int]) -> None:
+        sender = self._world.sender(read.sender)
+        if sender is None or read.topic not in sender.head.writes:
+            self._too_far(subject, read, "which writes no such topic")
+            return
+        last = kept_until(sender.head, read.incarnation)
+        if read.incarnation == sender.head.ref.incarnation or not self._world.evidence.restored:
+            proven = -1 if last is None else min(last, sender.ack.seq)
+            if read.seq > proven:
+                self._too_far(subject, read, f"which acknowledged {proven}")
+        for source, offset in frontier.items():
+            if source.topic != read.topic:
+                continue
+            end = self._world.first_copies_end(source, read.sender, read.incarnation, read.seq)
+            if end > offset:
+                self._too_far(subject, read, f"partition {source.partition}: {end} > {offset}")
+
+    def _too_far(self, subject: str, read: ReadSeq, text: str) -> None:
+        words = f"read {read.sender} up to {read.seq}, {text}"
+        self._world.findings.add(Kind.READ_TOO_FAR, self._book.name, subject, words)
+
+    def _say(self, kind: Kind, record_id: RecordId, text: str) -> None:
+        one = self._first.get(record_id)
+        where = f" of {_place_words(one.seen)}" if one else ""
+        subject = f"id {record_id.hex()}{where}"
+        self._world.findings.add(kind, self._book.name, subject, text)
+
+
+def _place_words(seen: Seen) -> str:
+    return f"partition {seen.source.partition} offset {seen.record.offset}"
+
+
+def _fits(
+    one: Input, part: Part, seen: dict[tuple[str, Incarnation, TopicId], int], lane_time_ms: int
+) -> bool:
+    """Tell whether an id lies where it is dropped only when no copy of it can come any more."""
+    if one.header is None or one.header.mark.kept:
+        return part.bucket == Bucket(Origin.EXTERNAL, lane_time_ms // BUCKET_MS)
+    mark = one.header.mark
+    if part.bucket != Bucket(Origin.INTERNAL, mark.minted_at_ms // BUCKET_MS):
+        return False
+    key = (mark.sender, mark.incarnation, one.seen.source.topic)
+    return seen.get(key, -1) >= mark.seq
