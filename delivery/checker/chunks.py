@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import pyarrow as pa
 import xxhash
@@ -29,6 +30,9 @@ from delivery.header import NAME, Header, encode_header
 from delivery.protocol.senders import Mark
 
 OUTPUTS_VERSION = 1
+#: The explorer asks about the same few blobs a hundred thousand times; large ones come once.
+REMEMBERED = 4096
+REMEMBERED_BYTES = 4096
 _NUMBERS = struct.Struct("<QQ")
 #: The position a chunk says it belongs to: lane, incarnation, seq, attempt, minted-at.
 _Origin = tuple[str, bytes, int, bytes, int]
@@ -83,7 +87,7 @@ def read_parts(store: Store, book: Book, seal: Seal, findings: Findings) -> list
         )
         return None
     try:
-        parts = [part for chunk in chunks for part in decode_segment(chunk, subject)]
+        parts = [part for chunk in chunks for part in read_segment(chunk, subject)]
     except Corrupt as error:
         findings.add(Kind.UNREADABLE, book.name, subject, str(error))
         return None
@@ -102,7 +106,7 @@ def read_listed(store: Store, slots: Iterable[Slot], findings: Findings) -> Iter
             findings.add(Kind.SEGMENT_GONE, slot.lane, subject, f"attempt {slot.attempt.hex()[:8]}")
         for chunk in chunks:
             try:
-                yield from decode_segment(chunk, subject)
+                yield from read_segment(chunk, subject)
             except Corrupt as error:
                 findings.add(Kind.UNREADABLE, slot.lane, subject, str(error))
 
@@ -118,7 +122,7 @@ def read_outputs(store: Store, book: Book, seal: Seal, findings: Findings) -> li
         findings.add(Kind.OUTPUTS_GONE, book.name, subject, f"{ref.rows} rows")
         return None
     try:
-        decoded = [_chunk(blob, subject) for blob in _whole(chunks, subject)]
+        decoded = [_remembered(blob, subject) for blob in _whole(chunks, subject)]
     except (Corrupt, pa.ArrowException, OSError) as error:
         findings.add(Kind.UNREADABLE, book.name, subject, str(error))
         return None
@@ -159,6 +163,26 @@ def _whole(pieces: Sequence[bytes], place: str) -> Iterator[bytes]:
         size = wrapped_bytes(rest, place)
         yield rest[:size]
         rest = rest[size:]
+
+
+def _remembered(blob: bytes, place: str) -> tuple[_Origin, list[Promise]]:
+    return _small_chunk(blob, place) if len(blob) <= REMEMBERED_BYTES else _chunk(blob, place)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _small_chunk(blob: bytes, place: str) -> tuple[_Origin, list[Promise]]:
+    return _chunk(blob, place)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _small_segment(blob: bytes, place: str) -> tuple[Part, ...]:
+    return decode_segment(blob, place)
+
+
+def read_segment(blob: bytes, place: str) -> tuple[Part, ...]:
+    """Return the parts of one stored chunk of ids."""
+    small = len(blob) <= REMEMBERED_BYTES
+    return _small_segment(blob, place) if small else decode_segment(blob, place)
 
 
 def _chunk(blob: bytes, place: str) -> tuple[_Origin, list[Promise]]:

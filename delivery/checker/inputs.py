@@ -182,6 +182,8 @@ class Ledger:
             return None
         sender = self._world.sender(seen.header.mark.sender)
         if sender is None:
+            if self._world.knows(seen.header.mark.sender):
+                return seen.header  # its rows cannot be read, so its word is taken
             if seq >= Place.OLD:
                 self._world.findings.add(
                     Kind.STRANGER,
@@ -286,6 +288,8 @@ class Ledger:
 
     def _check_read(self, subject: str, read: ReadSeq, frontier: dict[Source, int]) -> None:
         sender = self._world.sender(read.sender)
+        if sender is None and self._world.knows(read.sender):
+            return
         if sender is None or read.topic not in sender.head.writes:
             self._too_far(subject, read, "which writes no such topic")
             return

@@ -55,7 +55,7 @@ def _check_finished(world: World, book: Book, due: Frontier | None) -> None:
         if frontier.get(source, 0) < end:
             text = f"sealed up to {frontier.get(source, 0)} of {end}"
             world.findings.add(Kind.UNFINISHED, book.name, f"partition {source.partition}", text)
-    if book.ack.seq != book.head.ref.seq:
+    if book.ack.seq < book.head.ref.seq:
         text = f"acknowledged {book.ack.seq}, sealed {book.head.ref.seq}"
         world.findings.add(Kind.UNFINISHED, book.name, "acknowledgement", text)
 
@@ -63,6 +63,8 @@ def _check_finished(world: World, book: Book, due: Frontier | None) -> None:
 def _check_sender(world: World, seen: Seen) -> None:
     name = seen.header.mark.sender if seen.header is not None else ""
     sender = world.sender(name) if name else None
+    if sender is None and name and world.knows(name):
+        return
     if sender is None or seen.source.topic not in sender.head.writes:
         text = f"its header names {name}" if name else "it has no header of ours"
         subject = f"partition {seen.source.partition} offset {seen.record.offset}"

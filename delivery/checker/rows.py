@@ -12,12 +12,19 @@ Invariants:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from dedup.catalog.store import RawLane, Store
 from dedup.errors import Corrupt
 from dedup.formats.lane import decode_ack, decode_head, decode_seal
 from dedup.model import Ack, Frontier, Head, Incarnation, ReadSeq, Seal, Source
 from delivery.checker.evidence import Findings, Kind
+
+#: Rows are small, and the explorer asks about the same ones again and again.
+REMEMBERED = 4096
+_head = lru_cache(maxsize=REMEMBERED)(decode_head)
+_seal = lru_cache(maxsize=REMEMBERED)(decode_seal)
+_ack = lru_cache(maxsize=REMEMBERED)(decode_ack)
 
 #: Behind every seq; what stores keep seqs in.
 SEQ_MAX = (1 << 63) - 1
@@ -67,8 +74,8 @@ def read_head(store: Store, name: str, findings: Findings) -> Book | None:
     if raw is None:
         return None
     try:
-        head = decode_head(raw.head, f"head of {name}")
-        ack = decode_ack(raw.ack.blob, f"acknowledgement of {name}")
+        head = _head(raw.head, f"head of {name}")
+        ack = _ack(raw.ack.blob, f"acknowledgement of {name}")
     except Corrupt as error:
         findings.add(Kind.UNREADABLE, name, "head row", str(error))
         return None
@@ -152,7 +159,7 @@ def _read_entries(store: Store, book: Book, findings: Findings) -> None:
                 continue
             there.add(seq)
             try:
-                seal = decode_seal(blob, f"entry {seq} of {name}")
+                seal = _seal(blob, f"entry {seq} of {name}")
             except Corrupt as error:
                 findings.add(Kind.UNREADABLE, name, f"entry {seq}", str(error))
                 continue

@@ -11,11 +11,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from dedup.model import Incarnation, RecordId, Source, TopicId
 from delivery.checker.evidence import Evidence, Findings, Log, Logged
 from delivery.checker.rows import Book, read_head
 from delivery.header import NAME, Header, decode_header
+
+#: Every copy of a record carries the same header.
+REMEMBERED = 4096
+_decode = lru_cache(maxsize=REMEMBERED)(decode_header)
 
 #: Of one sender's incarnation in one partition: seqs in order, and beside each the highest offset
 #: at which any id of a seq up to it appears first.
@@ -65,11 +70,15 @@ class World:
         return sorted(source for source in self.evidence.logs if source.topic == topic)
 
     def sender(self, name: str) -> Book | None:
-        """Return a sender's head and acknowledgement; None if the catalog does not know it."""
+        """Return a sender's head and acknowledgement; None if the catalog has none to be read."""
         if name not in self._senders:
             # What is wrong with its rows is said where the sender itself is checked.
             self._senders[name] = read_head(self.evidence.store, name, Findings())
         return self._senders[name]
+
+    def knows(self, name: str) -> bool:
+        """Tell whether the catalog has a sender, readable or not."""
+        return self.sender(name) is not None or self.evidence.store.read(name) is not None
 
     def first_copies_end(
         self, source: Source, sender: str, incarnation: Incarnation, seq: int
@@ -97,7 +106,7 @@ class World:
 
 def _header(record: Logged) -> Header | None:
     values = [value for name, value in record.headers if name == NAME]
-    return decode_header(values[-1]) if values else None
+    return _decode(values[-1]) if values else None
 
 
 def _running(highest: dict[int, int]) -> _Firsts:
