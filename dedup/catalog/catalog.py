@@ -229,6 +229,8 @@ class Catalog:
             raise _contradiction(place, "the acknowledgement's bytes and columns differ")
         if ack.incarnation != head.ref.incarnation or ack.seq > head.ref.seq:
             raise _contradiction(place, "the acknowledgement is not of this history")
+        if not 0 <= raw.collected <= ack.seq:
+            raise _contradiction(place, "more is collected than was ever acknowledged")
         return LaneRow(head=head, ack=ack, collected=raw.collected)
 
 
