@@ -24,7 +24,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dedup.errors import InvalidUsage, Unavailable
-from delivery.services.java import find_java
+from delivery.services import trust
+from delivery.services.java import WHEEL, find_java
 
 __all__ = ["LAYOUT", "Tick", "dependency", "fetch"]
 
@@ -132,13 +133,9 @@ def fetch(
     (work / "settings.xml").write_text(settings)
     (work / "wanted.xml").write_text(_MODULE.format(dependencies="\n".join(dependencies)))
     command = [
-        str(find_java().executable),
-        "-XX:-UsePerfData",  # or it writes to /tmp
-        f"-Duser.home={work}",  # a JVM asks the password file, not $HOME
-        f"-Dwork={work}",
+        *_java(work),
         *([f"-Drepository={mirror}"] if mirror else []),
-        "-jar",
-        str(_ivy_jar()),
+        *("-jar", str(_ivy_jar())),
         *("-settings", str(work / "settings.xml"), "-ivy", str(work / "wanted.xml")),
     ]
     log = work / "ivy.log"
@@ -192,6 +189,23 @@ def _came(files: Path) -> tuple[int, int]:
     return jars, size
 
 
+def _java(work: Path) -> list[str]:
+    """Return the command of a JVM that writes below `work` only."""
+    java = find_java()
+    command = [
+        str(java.executable),
+        "-XX:-UsePerfData",  # or it writes to /tmp
+        f"-Duser.home={work}",  # a JVM asks the password file, not $HOME
+        f"-Dwork={work}",
+    ]
+    if java.source == WHEEL and (store := trust.trust_store(work / "authorities")):
+        command += [
+            f"-Djavax.net.ssl.trustStore={store}",
+            f"-Djavax.net.ssl.trustStoreType={trust.TYPE}",
+        ]
+    return command
+
+
 def _ivy_jar() -> Path:
     spec = importlib.util.find_spec("pyspark")
     # Found without importing it: that takes a second, and the jar is all we need.
@@ -213,7 +227,9 @@ def _refusal(log: str, registry: str) -> Unavailable:
         line for line in problems if line.startswith(("Host ", "module not found", "Server"))
     ]
     said = "; ".join(reasons[:PROBLEM_LINES_MAX]) or log[-500:].strip()
-    if _NO_NETWORK.search(log):
+    if "PKIX path building failed" in log:
+        hint = "Java does not trust its certificate: something between here and there (a company's proxy?) signs with an authority that this Java does not know. What was fetched is kept; add the authority to this Java's cacerts, or use the system's own Java, then run this again."
+    elif _NO_NETWORK.search(log):
         hint = "no network, or it does not answer. What was fetched is kept; run this again when it is back, or name a mirror in DEFAULT_ARTIFACT_REPOSITORY."
     else:
         hint = "it does not have them. What was fetched is kept; if DEFAULT_ARTIFACT_REPOSITORY names a mirror, make it complete or unset it, then run this again."
