@@ -94,8 +94,9 @@ class Ledger:
             self._check_holders(record_id, seqs)
         for record_id, seq in self._due.items():
             if record_id not in holders and seq not in unread:
-                where = "no seal's range" if seq == Place.SKIPPED else f"not the ids of seal {seq}"
-                self._say(Kind.NOT_DECIDED, record_id, f"{where} holds it")
+                skipped = seq == Place.SKIPPED
+                text = "it lies in no seal's range" if skipped else f"due in seal {seq}"
+                self._say(Kind.NOT_DECIDED, record_id, text)
         self._check_list(holders)
         self._check_read_seqs()
 
