@@ -81,13 +81,25 @@ class MemoryStore:
             self.tables.entries[lane, ref.incarnation, ref.seq] = entry
             return True
 
-    def create(self, lane: str, row: RawLane, entry: bytes) -> bool:
+    def create(self, lane: str, row: RawLane, entry: bytes | None) -> bool:
         """Write the first head row and entry."""
         with _TURN:
             if lane in self.tables.lanes:
                 return False
             self.tables.lanes[lane] = row
-            self.tables.entries[lane, row.ref.incarnation, row.ref.seq] = entry
+            if entry is not None:
+                self.tables.entries[lane, row.ref.incarnation, row.ref.seq] = entry
+            return True
+
+    def import_entries(
+        self, lane: str, incarnation: Incarnation, entries: Sequence[tuple[int, bytes]]
+    ) -> bool:
+        """Add entries of a past incarnation."""
+        with _TURN:
+            if lane not in self.tables.lanes:
+                return False
+            for seq, entry in entries:
+                self.tables.entries[lane, incarnation, seq] = entry
             return True
 
     def reincarnate(self, lane: str, expected: HeadRef, row: RawLane) -> bool:

@@ -221,10 +221,9 @@ def _won(lane: Lane) -> Result:
     bundle = lane.pending[0]
     assert bundle.seal is not None, "a sealed bundle was stored"
     head = advance(lane.head, bundle.seal)
-    owed = (*lane.owed, Owed(head.ref.seq))
-    lane = replace(lane, head=head, pending=lane.pending[1:], owed=owed, losses=0, unknown=0)
-    emit = m.Emit(head.ref.seq, head.ref.incarnation, bundle.ticket)
-    return _proceed(lane, [m.Release(head.frontier), emit])
+    lane = replace(lane, head=head, pending=lane.pending[1:], losses=0, unknown=0)
+    lane, emissions = _owe(lane, head.ref.seq - 1, head.ref.seq, bundle.ticket)
+    return _proceed(lane, [m.Release(head.frontier), *emissions])
 
 
 def _lost(lane: Lane) -> Result:
@@ -240,12 +239,19 @@ def _lost(lane: Lane) -> Result:
 # Emission and acknowledgement -----------------------------------------------------------------
 
 
-def _owe(lane: Lane, after: int, last: int) -> tuple[Lane, list[m.Instruction]]:
-    """Owe the seals in (after, last], and emit them in order."""
+def _owe(
+    lane: Lane, after: int, last: int, ticket: int | None = None
+) -> tuple[Lane, list[m.Instruction]]:
+    """Owe the seals in (after, last], and emit them in order.
+
+    What was found to be acknowledged meanwhile is owed no more: an append whose answer was late may
+    have been emitted and acknowledged by somebody else.
+    """
     assert lane.head is not None, "only a loaded lane owes"
-    head, seqs = lane.head, range(after + 1, last + 1)
+    assert lane.ack is not None, "only a loaded lane owes"
+    head, seqs = lane.head, range(max(after, lane.ack.seq) + 1, last + 1)
     lane = replace(lane, owed=(*lane.owed, *(Owed(seq) for seq in seqs)))
-    return lane, [m.Emit(seq, head.incarnation_of(seq)) for seq in seqs]
+    return lane, [m.Emit(seq, head.incarnation_of(seq), ticket) for seq in seqs]
 
 
 def _delivered(lane: Lane, event: m.Delivered) -> Result:

@@ -1,0 +1,70 @@
+"""What is in a world of the explorer, and how much may go wrong in it.
+
+What it is: frozen descriptions; `delivery.testing.world` makes them happen.
+What it must not know: how anything happens.
+
+Invariants:
+    A scenario is finite: every fault, zombie, collector and restore is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from delivery.judge import IdFrom
+from delivery.protocol.state import Limits
+from delivery.records import Output, Record
+from delivery.testing.faulty import Fault
+
+#: User code of a world: gets something new every time it is called, and the record.
+UserCode = Callable[[bytes, Record], list[Output]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneSpec:
+    """One lane of a world, and how its processes cut its input into bundles."""
+
+    name: str
+    reads: str
+    writes: str
+    partitions: tuple[int, ...] = (0,)
+    #: Per generation of processes: the offsets at which it cuts. The last one serves all later.
+    cuts: tuple[tuple[int, ...], ...] = ((),)
+    call: UserCode
+    id_from: IdFrom
+    senders: tuple[str, ...] = ()
+    keep_ids: bool = False
+    #: Where the lane starts if it never was.
+    start: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """What is in a world, and how much may go wrong."""
+
+    lanes: tuple[LaneSpec, ...]
+    topics: tuple[tuple[str, int], ...]
+    #: Input records, in the order of their offsets; None leaves an offset out.
+    records: tuple[tuple[str, int, Record | None], ...]
+    faults: int = 0
+    kinds: frozenset[Fault] = frozenset(Fault)
+    #: Lanes on which second processes may start while the first still runs.
+    zombies: tuple[str, ...] = ()
+    #: How often an instruction may overtake the one before it.
+    swaps: int = 0
+    #: Lanes on which a collector may start, once each time they are named.
+    collectors: tuple[str, ...] = ()
+    restores: int = 0
+    window_ms: int = 1_000
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def fed(self) -> frozenset[str]:
+        """The topics that a lane of this world writes: they grow while it runs."""
+        return frozenset(spec.writes for spec in self.lanes)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nobody reads or deletes what an attempt stored before it is sealed."""
+        return not self.collectors and not self.restores

@@ -1,0 +1,138 @@
+"""What must hold after every single step of a world, and when a process or the world ends.
+
+What it is: the step invariants: nothing moves backwards, nothing is emitted before its seal,
+nothing is acknowledged before it is in the log, who succeeds left nothing undone.
+What it must not know: how the core decides.
+
+Invariants:
+    Every check reads the raw tables and the raw log, never what a process believes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from dedup.catalog.catalog import Catalog
+from dedup.catalog.memory import MemoryStore
+from dedup.catalog.store import Blob, RawLane
+from dedup.model import LaneRow, Source
+if TYPE_CHECKING:
+    from delivery.checker import Evidence, check
+from delivery.header import NAME, decode_header
+from delivery.outputs import decode_outputs
+from delivery.protocol import messages as m
+from delivery.testing.explore import Violation
+
+if TYPE_CHECKING:
+    from delivery.testing.world import LaneWorld, Process
+
+
+@dataclass(slots=True)
+class Watch:
+    """What was seen so far of every lane and partition."""
+
+    rows: dict[str, tuple[RawLane, LaneRow]] = field(default_factory=dict)
+    lengths: dict[Source, int] = field(default_factory=dict)
+
+    def copy(self) -> Watch:
+        """Return a snapshot."""
+        return replace(self, rows=dict(self.rows), lengths=dict(self.lengths))
+
+    def step(self, world: LaneWorld) -> None:
+        """Check everything that the last step changed."""
+        catalog = Catalog(MemoryStore(world.tables))
+        for lane, raw in world.tables.lanes.items():
+            before = self.rows.get(lane)
+            if before is not None and before[0] is raw:
+                continue
+            row = catalog.load(lane)
+            assert row is not None, "the row is there"
+            if before is not None:
+                _monotone(lane, before[1], row)
+                _delivered(world, catalog, lane, before[1].ack.seq, row)
+            self.rows[lane] = (raw, row)
+        self._sealed(world)
+
+    def _sealed(self, world: LaneWorld) -> None:
+        """Whatever appeared in the log was sealed before."""
+        for spec in world.scenario.lanes:
+            for source in world.broker.sources(spec.writes):
+                log = world.broker.partitions[source]
+                for record in log[self.lengths.get(source, 0) :]:
+                    header = decode_header((record.header(NAME) if record else None) or b"")
+                    if header is None or world.restored:
+                        continue  # after a restore, zombies emit what they sealed before it
+                    seen = self.rows.get(header.mark.sender)
+                    last = seen[1].head.last_kept(header.mark.incarnation) if seen else None
+                    if last is None or header.mark.seq > last:
+                        raise Violation(f"emitted before its seal: {header.mark}")
+                self.lengths[source] = len(log)
+
+    def ended(self, world: LaneWorld, process: Process, stop: m.Stop) -> None:
+        """Check what a process leaves behind when it stops."""
+        if stop.end in (m.End.CORRUPT, m.End.REFUSED):
+            raise Violation(f"{process.name} stopped as {stop.end.value}: {stop.why}")
+        if stop.end is m.End.FENCED and not world.restored:
+            raise Violation(f"{process.name} was fenced, and nobody fences: {stop.why}")
+        if stop.end is m.End.BROKEN and world.faults == world.scenario.faults:
+            raise Violation(f"{process.name} broke though nothing failed: {stop.why}")
+        if stop.end is m.End.DONE:
+            row = Catalog(MemoryStore(world.tables)).load(process.spec.name)
+            assert row is not None, "a lane that somebody ran exists"
+            if row.ack.seq < row.head.ref.seq:
+                raise Violation(f"{process.name} succeeded before everything was acknowledged")
+
+    def quiet(self, world: LaneWorld) -> None:
+        """Check a world in which nothing can happen any more."""
+        for process in world.processes.values():
+            if not process.state.lane.idle:
+                raise Violation(f"{process.name} is stuck: {process.state.lane}")
+        findings = check(evidence(world))
+        if findings:
+            raise Violation("; ".join(str(finding) for finding in findings))
+
+
+def evidence(world: LaneWorld) -> Evidence:
+    """Return what the independent checker is shown: the raw input, catalog and output."""
+    raise NotImplementedError
+
+
+def _monotone(lane: str, before: LaneRow, now: LaneRow) -> None:
+    if before.head.ref.incarnation != now.head.ref.incarnation:
+        raise Violation(f"{lane} changed its incarnation, and nobody asked for it")
+    if now.head.ref.seq < before.head.ref.seq or now.ack.seq < before.ack.seq:
+        raise Violation(f"{lane} moved backwards")
+    if now.collected < before.collected or now.head.lane_time_ms < before.head.lane_time_ms:
+        raise Violation(f"{lane} moved backwards")
+    if not now.head.frontier.covers(before.head.frontier):
+        raise Violation(f"the frontier of {lane} moved backwards")
+    if not now.ack.delivered.covers(before.ack.delivered):
+        raise Violation(f"delivered offsets of {lane} moved backwards")
+    known = {read.key: read.seq for read in now.head.read_seqs}
+    if any(known.get(read.key, -1) < read.seq for read in before.head.read_seqs):
+        raise Violation(f"read seqs of {lane} moved backwards")
+    if now.collected > now.ack.seq or now.ack.seq > now.head.ref.seq:
+        raise Violation(f"{lane} collected or acknowledged what was not there yet")
+
+
+def _delivered(world: LaneWorld, catalog: Catalog, lane: str, after: int, row: LaneRow) -> None:
+    """Every output acknowledged by this step is in the log, below its delivered offset."""
+    for seq in range(after + 1, row.ack.seq + 1):
+        seal = catalog.seal(lane, row.head.incarnation_of(seq), seq)
+        assert seal is not None, "what is being acknowledged is not collected"
+        chunks = catalog.get(Blob.OUTPUTS, lane, seal)
+        assert chunks is not None, "what is being acknowledged is not collected"
+        spec = next(spec for spec in world.scenario.lanes if spec.name == lane)
+        topic = world.broker.names[spec.writes]
+        for emission in decode_outputs(chunks, lane):
+            source = Source(topic, emission.partition)
+            behind = row.ack.delivered.at(source) or 0
+            log = world.broker.partitions[source][:behind]
+            ids = {
+                header.id
+                for record in log
+                if record and (header := decode_header(record.header(NAME) or b""))
+            }
+            if emission.id not in ids:
+                raise Violation(f"{lane} acknowledged seq {seq}, not all of it is delivered")
