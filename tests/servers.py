@@ -57,13 +57,15 @@ def unique() -> Callable[[str], str]:
 
 
 @contextlib.contextmanager
-def connected(contact_points: Sequence[str], port: int) -> Iterator[Session]:
-    """Connect with cassandra-driver as the library must."""
+def connected(
+    contact_points: Sequence[str], port: int, *, no_delay: bool = True
+) -> Iterator[Session]:
+    """Connect with cassandra-driver as the library must; `no_delay=False` shows why."""
     cluster = Cluster(
         contact_points,
         port=port,
         # Without it every request above the driver's 4096-byte buffer waits 40 ms (Nagle).
-        sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
+        sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(no_delay))],
         execution_profiles={
             EXEC_PROFILE_DEFAULT: ExecutionProfile(
                 load_balancing_policy=RoundRobinPolicy(),

@@ -142,6 +142,7 @@ def reserve(
     Raises `InvalidUsage` if a given port belongs to another instance or somebody listens there.
     """
     with _locked() as registry:
+        _sweep(registry)
         ports: list[int] = []
         for port in given:
             _refuse_reserved(registry, port, owner)
@@ -156,8 +157,7 @@ def reserve(
         for port in _candidates():
             if len(ports) >= count:
                 break
-            current = _read(registry, port)
-            if port in ports or (current is not None and not current.stale()):
+            if port in ports or _read(registry, port) is not None:
                 continue
             if busy(port, addresses) is None:
                 ports.append(port)
@@ -171,10 +171,23 @@ def reserve(
     return ports
 
 
+def _entries(registry: Path) -> Iterator[tuple[Path, Owner | None]]:
+    for entry in registry.iterdir():
+        if entry.name.isdigit():
+            yield entry, _read(registry, int(entry.name))
+
+
+def _sweep(registry: Path) -> None:
+    """Forget what nobody needs, so that the registry does not grow with every killed test."""
+    for entry, owner in list(_entries(registry)):
+        if owner is None or owner.stale():
+            entry.unlink()
+
+
 def _refuse_reserved(registry: Path, port: int, owner: Owner) -> None:
     current = _read(registry, port)
     if current is None or current.instance == owner.instance or current.stale():
-        return
+        return  # `renew` does not sweep
     directory = Path(current.state).parent.parent
     raise InvalidUsage(
         "reserve a port",
@@ -203,8 +216,6 @@ def _write(registry: Path, ports: Sequence[int], owner: Owner) -> None:
 def release(instance: str) -> None:
     """Give back every port of an instance. May be called twice."""
     with _locked() as registry:
-        for entry in registry.iterdir():
-            if entry.name.isdigit():
-                owner = _read(registry, int(entry.name))
-                if owner is not None and owner.instance == instance:
-                    entry.unlink()
+        for entry, owner in list(_entries(registry)):
+            if owner is not None and owner.instance == instance:
+                entry.unlink()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import statistics
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from cassandra.cluster import Session
@@ -31,6 +30,9 @@ BLOB_BYTES = 256 * 1024
 BLOBS = 60
 ROUNDS_MAX = 5
 BLOB_MS_MEDIAN_MAX = 10.0
+#: What a one-byte insert takes on two idle cores.
+SMALL_MS_IDLE = 2.0
+STALLING_BYTES = 64 * 1024
 
 #: `--log-cli-level=info` shows what was measured.
 LOG = logging.getLogger(__name__)
@@ -141,34 +143,51 @@ def test_a_conditional_batch_moves_the_head_for_one_writer_only(session: Session
     assert [tuple(row) for row in rows] == [(0, first, 1, winner), (1, winner, 1, winner)]
 
 
-def test_a_quarter_megabyte_is_stored_in_under_ten_milliseconds(session: Session) -> None:
+@pytest.fixture
+def outputs(session: Session) -> Session:
+    """A session with a table of blobs."""
     session.execute(
         "CREATE TABLE outputs (attempt uuid PRIMARY KEY, chunk blob)"
         " WITH compression = {'enabled': false}"
     )
-    insert = session.prepare("INSERT INTO outputs (attempt, chunk) VALUES (?, ?)")
-    chunk = os.urandom(BLOB_BYTES)
+    return session
 
-    def median_ms() -> float:
-        milliseconds = []
-        for _ in range(BLOBS):
+
+def insert_ms(connection: Session, sizes: Sequence[int]) -> list[float]:
+    """Insert blobs of these sizes in turn, many times; the median of each, in milliseconds."""
+    insert = connection.prepare("INSERT INTO outputs (attempt, chunk) VALUES (?, ?)")
+    milliseconds: list[list[float]] = [[] for _ in sizes]
+    for _ in range(BLOBS):
+        for size, measured in zip(sizes, milliseconds, strict=True):
+            chunk = os.urandom(size)
             began = time.perf_counter()
-            session.execute(insert, (uuid.uuid4(), chunk))
-            milliseconds.append((time.perf_counter() - began) * 1000)
-        return statistics.median(milliseconds)
+            connection.execute(insert, (uuid.uuid4(), chunk))
+            measured.append((time.perf_counter() - began) * 1000)
+    return [statistics.median(measured) for measured in milliseconds]
 
-    # A cold JVM or a busy neighbour slows one round; what this test is about, the driver waiting
-    # 40 ms for an acknowledgement after its first 4 KiB, slows every request of every round.
-    rounds: list[float] = []
-    while len(rounds) < ROUNDS_MAX and min(rounds, default=math.inf) >= BLOB_MS_MEDIAN_MAX:
-        rounds.append(median_ms())
-    LOG.info("256 KiB blob, medians of %d in ms: %s", BLOBS, [round(ms, 1) for ms in rounds])
-    assert min(rounds) < BLOB_MS_MEDIAN_MAX
 
-    last = uuid.uuid4()
-    session.execute(insert, (last, chunk))
-    stored = session.execute("SELECT chunk FROM outputs WHERE attempt = %s", (last,)).one()
-    assert stored.chunk == chunk
+def test_a_quarter_megabyte_is_stored_in_under_ten_milliseconds(outputs: Session) -> None:
+    for _ in range(ROUNDS_MAX):  # the first finds a cold JVM
+        small, blob = insert_ms(outputs, (1, BLOB_BYTES))
+        LOG.info("medians of %d: 1 byte %.1f ms, 256 KiB %.1f ms", BLOBS, small, blob)
+        # Two checkouts may be testing at once; then everything takes longer by a factor that the
+        # smallest write shows.
+        limit = BLOB_MS_MEDIAN_MAX * max(1.0, small / SMALL_MS_IDLE)
+        if blob < limit:
+            break
+    assert blob < limit
+
+
+def test_the_driver_stalls_on_a_blob_unless_told_not_to_delay(
+    cassandra: Cassandra, outputs: Session
+) -> None:
+    """At 64 KiB the last of the driver's 4096-byte pieces waits 40 ms for an acknowledgement."""
+    (prompt,) = insert_ms(outputs, (STALLING_BYTES,))
+    with connected(cassandra.contact_points, cassandra.port, no_delay=False) as delaying:
+        delaying.set_keyspace(outputs.keyspace)
+        (stalled,) = insert_ms(delaying, (STALLING_BYTES,))
+    LOG.info("64 KiB: %.1f ms with TCP_NODELAY, %.1f ms without", prompt, stalled)
+    assert prompt < stalled / 2
 
 
 def test_an_acknowledged_write_is_on_disk_and_paxos_is_v2(cassandra: Cassandra) -> None:

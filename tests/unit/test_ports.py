@@ -140,6 +140,13 @@ def test_a_tests_reservation_ends_with_the_test(tmp_path: Path, dead: Process) -
     assert ports.holder(port) is None
 
 
+def test_the_registry_forgets_what_nobody_needs(tmp_path: Path, dead: Process) -> None:
+    ports.reserve(replace(owner(tmp_path, ephemeral=True), process=dead), 4, LOCAL)
+    kept = ports.reserve(owner(tmp_path, "b"), 1, LOCAL)[0]
+    entries = [path.name for path in tmp_path.glob("delivery-ports-*/*") if path.name.isdigit()]
+    assert entries == [str(kept)]
+
+
 def test_release_gives_back_an_instances_ports_only(tmp_path: Path) -> None:
     mine = ports.reserve(owner(tmp_path, "a"), 2, LOCAL)
     other = ports.reserve(owner(tmp_path, "b"), 1, LOCAL)
