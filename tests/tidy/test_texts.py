@@ -12,7 +12,9 @@ BANNED = {
         r"pypi\.org|pythonhosted\.org|maven\.org|maven\.apache\.org|sonatype\.org"
         r"|docker\.io|quay\.io|anaconda\.org|npmjs\.(?:com|org)"
     ),
-    "a path of somebody's machine": re.compile(r"(?<![\w.}~-])/(?:home|root|work|Users)/\w"),
+    "a path of somebody's machine": re.compile(
+        r"(?<![\w.}~-])/(?:root|work|(?:home|Users)/\w+)/\w"
+    ),
 }
 
 
