@@ -126,10 +126,13 @@ class LaneInput:
         id_from: how publishers name their records; the one the lane was run with.
         due: up to where everything must have taken effect, if the run has finished. None: up to
             the end of every log that the lane reads.
+        window_ms: how long ids that publishers name are held, if some were forgotten already.
+            None: none were.
     """
 
     id_from: Callable[[Any], bytes | None] = lambda _: None
     due: Frontier | None = None
+    window_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -252,7 +252,7 @@ class Ledger:
                     self._say(kind, record_id, "in the segment list")
         for record_id, seq in self._due.items():
             behind = seq == Place.OLD or 0 <= seq <= listed.upto
-            if behind and record_id not in held and not self._read_past(record_id):
+            if behind and record_id not in held and not self._may_be_forgotten(record_id):
                 self._say(Kind.NOT_DECIDED, record_id, "its entry may go, and no list holds it")
 
     def _listed(self) -> SegmentList:
@@ -269,13 +269,16 @@ class Ledger:
             self._world.findings.add(Kind.COLUMNS, self._book.name, "segment list", text)
         return listed
 
-    def _read_past(self, record_id: RecordId) -> bool:
-        """Tell whether every further copy of an id is recognised by its seq alone."""
-        header, topic = self._first[record_id].header, self._first[record_id].seen.source.topic
-        if header is None or header.mark.kept:
-            return False
-        key = (header.mark.sender, header.mark.incarnation, topic)
-        return any(r.key == key and r.seq >= header.mark.seq for r in self._book.head.read_seqs)
+    def _may_be_forgotten(self, record_id: RecordId) -> bool:
+        """Tell whether no copy of an id can come any more that would have to be looked up."""
+        head, first = self._book.head, self._first[record_id]
+        if first.header is None or first.header.mark.kept:
+            # Its bucket is not known any more, so only what the window has not reached is certain.
+            window_ms = self._asked.window_ms
+            return window_ms is not None and head.lane_time_ms >= window_ms + BUCKET_MS
+        mark = first.header.mark
+        key = (mark.sender, mark.incarnation, first.seen.source.topic)
+        return any(read.key == key and read.seq >= mark.seq for read in head.read_seqs)
 
     # Read seqs --------------------------------------------------------------------------------
 

@@ -10,9 +10,11 @@ import pyarrow as pa
 import pytest
 import xxhash
 
-from dedup.catalog.catalog import blob_ref
+from dedup.backup import Frame, back_up
+from dedup.catalog.catalog import Catalog, blob_ref
+from dedup.catalog.memory import MemoryStore
 from dedup.catalog.store import CHUNK_BYTES_MAX
-from dedup.formats.envelope import ENVELOPE_BYTES, Kind, Writer, unwrap, wrapped_bytes
+from dedup.formats.envelope import ENVELOPE_BYTES, Kind, Reader, Writer, unwrap, wrapped_bytes
 from dedup.formats.lane import (
     decode_ack,
     decode_head,
@@ -101,6 +103,9 @@ HEAD = Head(
     past=(Kept(Incarnation(b"\x77" * 16), 2),),
 )
 ACK = Ack(REF.incarnation, 5, Frontier(((Source(WRITTEN, 0), 41), (Source(WRITTEN, 1), 12))))
+AT_0 = HeadRef(REF.incarnation, 0, REF.attempt)
+SEAL_AT_0 = Seal(ref=AT_0, start=SEAL.start, end=SEAL.start, minted_at_ms=0, lane_time_ms=0)
+HEAD_AT_0 = Head(ref=AT_0, frontier=SEAL.start)
 LISTED = SegmentList(version=2, upto=4, slots=(Slot(LANE, REF.incarnation, 4, REF.attempt),))
 HEADER = Header(IDS["minted"], Mark(LANE, REF.incarnation, 5, MS), (3, 107))
 
@@ -245,11 +250,32 @@ def test_the_envelope_is_laid_out_as_the_page_says():
 
 
 def test_every_kind_is_at_the_version_the_page_names():
-    blobs = {**WRITTEN_BY_CODE, "outputs": example("outputs")}
+    (backup,) = back_up(Catalog(MemoryStore()))
+    blobs = {**WRITTEN_BY_CODE, "outputs": example("outputs"), "backup": backup}
     for name, number, version in table("The envelope", "kind"):
-        if version != "reserved":
-            found, _ = unwrap(blobs[name], Kind(int(number)), version_max=99, place="doc")
-            assert found == int(version)
+        found, _ = unwrap(blobs[name], Kind(int(number)), version_max=99, place="doc")
+        assert found == int(version)
+
+
+def test_a_backup_has_the_frames_of_the_page():
+    numbers = {name: int(number) for name, number, _ in table("Backup", "frame")}
+    assert numbers == {frame.name.lower(): frame.value for frame in Frame}
+    catalog = Catalog(MemoryStore())
+    assert catalog.create(LANE, HEAD_AT_0, SEAL_AT_0)
+    frames = [
+        Reader(unwrap(frame, Kind.BACKUP, version_max=1, place="doc")[1], "doc")
+        for frame in back_up(catalog)
+    ]
+    lane, entry, end = frames
+    assert (lane.uint(), lane.text()) == (numbers["lane"], LANE)
+    assert decode_head(lane.data(), "doc") == HEAD_AT_0
+    assert decode_ack(lane.data(), "doc") == Ack(REF.incarnation, 0)
+    assert lane.uint() == 0
+    assert (entry.uint(), entry.text()) == (numbers["entry"], LANE)
+    assert decode_seal(entry.data(), "doc") == SEAL_AT_0
+    assert (end.uint(), end.uint()) == (numbers["end"], 2)
+    for frame in frames:
+        frame.end()
 
 
 def test_buckets_origins_and_limits_are_those_of_the_code():
