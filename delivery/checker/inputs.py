@@ -210,8 +210,6 @@ class Ledger:
         if owner(head, seal.ref.seq) == head.ref.incarnation or not self._world.evidence.restored:
             # What an earlier incarnation judged may have been abandoned since.
             pairs.append(("abandoned", counts.abandoned, found.abandoned))
-        if counts.fresh + counts.duplicate + counts.remnant + counts.abandoned != counts.read:
-            pairs.append(("verdicts", counts.read - counts.fresh, -1))
         for what, said, seen in pairs:
             if said != seen:
                 text = f"{what}: {said} said, {seen} found"

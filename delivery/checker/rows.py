@@ -17,7 +17,7 @@ from functools import lru_cache
 from dedup.catalog.store import RawLane, Store
 from dedup.errors import Corrupt
 from dedup.formats.lane import decode_ack, decode_head, decode_seal
-from dedup.model import Ack, Frontier, Head, Incarnation, ReadSeq, Seal, Source
+from dedup.model import Ack, Head, Incarnation, ReadSeq, Seal, Source
 from delivery.checker.evidence import Findings, Kind
 
 #: Rows are small, and the explorer asks about the same ones again and again.
@@ -242,8 +242,3 @@ def _check_reads(
 
 def _words(read: ReadSeq) -> str:
     return f"{read.sender} up to {read.seq}"
-
-
-def position(frontier: Frontier, source: Source) -> int:
-    """Return the offset of a source in a frontier; 0 where it does not know it."""
-    return next((offset for known, offset in frontier if known == source), 0)

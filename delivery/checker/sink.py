@@ -81,7 +81,7 @@ class Sink:
     # Sent -------------------------------------------------------------------------------------
 
     def _sent(self) -> list[tuple[Seen, Header]]:
-        """Return the records of this lane in all logs; say of which no lane is the sender."""
+        """Return the records in this lane's topics that name it as their sender."""
         return [
             (seen, seen.header)
             for topic in dict.fromkeys(self._book.head.writes)

@@ -60,6 +60,13 @@ def read_count_too_high(world: World) -> None:
     world.put_seal(FIRST, 2, counts=wrong)
 
 
+@found(Kind.UNREADABLE)
+def counts_that_do_not_add_up(world: World) -> None:
+    counts = replace(world.seal(FIRST, 2).counts)
+    object.__setattr__(counts, "read", counts.read + 1)
+    world.put_seal(FIRST, 2, counts=counts)
+
+
 @found(Kind.COUNTS)
 def fresh_counted_as_duplicate(world: World) -> None:
     counts = world.seal(FIRST, 2).counts
