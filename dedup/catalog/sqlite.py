@@ -50,6 +50,7 @@ class SqliteStore:
             "SELECT incarnation, seq, attempt, head, ack_incarnation, ack_seq, ack, collected"
             " FROM lane WHERE lane = ?",
             (lane,),
+            (bytes, int, bytes, bytes, bytes, int, bytes, int),
         )
         for incarnation, seq, attempt, head, ack_incarnation, ack_seq, ack, collected in rows:
             ref = HeadRef(Incarnation(incarnation), seq, Attempt(attempt))
@@ -144,6 +145,7 @@ class SqliteStore:
             "SELECT seq, entry FROM entry"
             " WHERE lane = ? AND incarnation = ? AND seq BETWEEN ? AND ? ORDER BY seq",
             (lane, incarnation, first, last),
+            (int, bytes),
         )
 
     def delete_entries(
@@ -195,6 +197,7 @@ class SqliteStore:
                 "SELECT bytes FROM chunk WHERE kind = ? AND lane = ? AND seq = ?"
                 " AND incarnation = ? AND attempt = ? ORDER BY ordinal",
                 _slot_columns((kind, slot)),
+                (bytes,),
             )
         return [chunk for (chunk,) in rows]
 
@@ -231,6 +234,7 @@ class SqliteStore:
                 " AND (seq, incarnation, attempt) > (?, ?, ?)"
                 " ORDER BY seq, incarnation, attempt LIMIT ?",
                 (kind.value, lane, upto, *after, PAGE_ROWS_MAX),
+                (int, bytes, bytes),
             )
             found = (Slot(lane, Incarnation(it[1]), it[0], Attempt(it[2])) for it in page)
             yield from (slot for slot in found if slot not in held)
@@ -245,6 +249,7 @@ class SqliteStore:
             lane,
             "SELECT version, list FROM segment_list WHERE lane = ?",
             (lane,),
+            (int, bytes),
         )
         return rows[0] if rows else None
 
@@ -282,6 +287,7 @@ class SqliteStore:
             lane,
             "SELECT seq, incarnation, attempt, digest FROM loser WHERE lane = ? ORDER BY seq",
             (lane,),
+            (int, bytes, bytes, bytes),
         )
         for seq, incarnation, attempt, digest in rows:
             yield Slot(lane, Incarnation(incarnation), seq, Attempt(attempt)), digest
@@ -293,7 +299,9 @@ class SqliteStore:
 
     def lanes(self) -> Iterator[str]:
         """Yield the lanes."""
-        rows = self._file.read("list lanes", self.url, "SELECT lane FROM lane ORDER BY lane", ())
+        rows = self._file.read(
+            "list lanes", self.url, "SELECT lane FROM lane ORDER BY lane", (), (str,)
+        )
         yield from (lane for (lane,) in rows)
 
     def setting(self, name: str, value: str) -> str:
@@ -301,10 +309,9 @@ class SqliteStore:
         with self._file.write("store a setting", name) as write:
             write("INSERT INTO setting VALUES (?, ?) ON CONFLICT DO NOTHING", (name, value))
             ((stored,),) = self._file.read(
-                "read a setting", name, "SELECT value FROM setting WHERE name = ?", (name,)
+                "read a setting", name, "SELECT value FROM setting WHERE name = ?", (name,), (str,)
             )
-        assert isinstance(stored, str), "the column is TEXT"
-        return stored
+        return str(stored)
 
     def close(self) -> None:
         """Close the file; what no row has asked for yet is dropped, as in a crash."""

@@ -1,14 +1,12 @@
 """The SQLite file under a catalog: opened safely, written in short transactions, checkpointed.
 
 What it is: everything about the file that is not a statement of the store port: settings, schema
-and its version, the lock round every write, checkpoints, and the one place where the driver's
-exceptions become ours.
+and its version, the lock round every write, checkpoints.
 What it must not know: what the rows mean.
 
 Invariants:
     A write transaction, a checkpoint and a close hold the file lock; a read holds nothing.
     A transaction that returned is on the disk (WAL, synchronous=FULL).
-    What fails before COMMIT did not happen; what fails in COMMIT may have.
     A connection is used only by the process that opened it.
     Nobody opens the database file but SQLite: closing such a descriptor would drop its locks.
 """
@@ -21,12 +19,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import psutil
 
 from dedup.catalog.flock import FileLock
-from dedup.errors import Corrupt, DeliveryError, Indeterminate, InvalidUsage, Unavailable
+from dedup.catalog.sqlite_errors import damaged, translated, unusable
+from dedup.errors import Corrupt, Unavailable
 
 #: "XDca", in the database's header: this file is a catalog of ours.
 APPLICATION_ID = 0x58446361
@@ -131,6 +130,8 @@ _SETTINGS = (
 )
 
 Column: TypeAlias = str | int | bytes
+#: The types of a row, by column.
+Shape: TypeAlias = tuple[type[Column], ...]
 #: Runs one statement and returns how many rows it changed.
 Write: TypeAlias = Callable[[str, Sequence[Column]], int]
 
@@ -147,11 +148,11 @@ class SqliteFile:
         self._written = 0
         try:
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            with _translated("open the catalog", self.url):
+            with translated("open the catalog", self.url):
                 self._recognise()  # BEFORE a lock file is made beside somebody else's database
             self._lock = FileLock(path.with_name(f"{path.name}-lock"))
         except (OSError, sqlite3.Error) as error:
-            raise _unusable(self.url, f"it cannot be opened ({error})") from error
+            raise unusable(self.url, f"it cannot be opened ({error})") from error
         self._prepare()
 
     @contextmanager
@@ -175,7 +176,7 @@ class SqliteFile:
     def turn(self, op: str) -> Iterator[None]:
         """Hold the thread's turn, in the process that opened the file and before `close`."""
         if os.getpid() != self._pid:  # BEFORE the turn: a lock copied by a fork may stay taken
-            raise _unusable(
+            raise unusable(
                 self.url,
                 f"process {self._pid} opened it and this is process {os.getpid()}; SQLite does not "
                 "survive a fork: open the catalog after the fork, once in each process",
@@ -183,29 +184,39 @@ class SqliteFile:
             )
         with self._turn:
             if self._lock.closed:
-                raise _unusable(self.url, "it was closed: open the catalog again", op)
+                raise unusable(self.url, "it was closed: open the catalog again", op)
             yield
 
     @contextmanager
     def write(self, op: str, subject: str) -> Iterator[Write]:
         """Run the body as one transaction; what it changed is on the disk when it returns."""
         with self.exclusive(op, subject):
-            with _translated(op, subject):
+            with translated(op, subject):
                 self._checkpoint_if_due()
                 self._connection.execute("BEGIN IMMEDIATE")
             try:
-                with _translated(op, subject):
+                with translated(op, subject):
                     yield self._execute
-                with _translated(op, subject, committing=True):
+                with translated(op, subject, committing=True):
                     self._connection.execute("COMMIT")
             finally:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
 
-    def read(self, op: str, subject: str, sql: str, columns: Sequence[Column]) -> list[tuple]:  # type: ignore[type-arg]  # the statement decides
-        """Return all rows of one statement, as of the last commit before it began."""
-        with self.turn(op), _translated(op, subject):
-            return self._connection.execute(sql, columns).fetchall()
+    def read(
+        self, op: str, subject: str, sql: str, columns: Sequence[Column], shape: Shape
+    ) -> list[Any]:
+        """Return all rows of one statement, as of the last commit before it began.
+
+        Raises:
+            Corrupt: a row has not the types of `shape`, which no writer of ours can have done.
+        """
+        with self.turn(op), translated(op, subject):
+            rows = self._connection.execute(sql, columns).fetchall()
+        for row in rows:
+            if tuple(map(type, row)) != shape:
+                raise damaged(op, subject, "a row has other types than its table")
+        return rows
 
     def close(self) -> None:
         """Checkpoint and close; a second call does nothing."""
@@ -235,7 +246,7 @@ class SqliteFile:
     def _prepare(self) -> None:
         """Apply the settings; create the tables of a new file, recognise those of an old one."""
         op = "open the catalog"
-        with self.exclusive(op, self.url), _translated(op, self.url):
+        with self.exclusive(op, self.url), translated(op, self.url):
             self._recognise()  # again: somebody may have created it in between
             for setting in _SETTINGS:
                 self._connection.execute(setting).fetchall()
@@ -252,11 +263,11 @@ class SqliteFile:
         if application == 0 and tables == 0:
             return
         if application != APPLICATION_ID:
-            raise _unusable(
+            raise unusable(
                 self.url, "this SQLite database belongs to another program: name another path"
             )
         if version > SCHEMA_VERSION:
-            raise _unusable(
+            raise unusable(
                 self.url,
                 f"its tables have version {version} and this release knows up to {SCHEMA_VERSION}: "
                 "install the release that wrote it, or a newer one",
@@ -278,15 +289,15 @@ class SqliteFile:
 def _check_place(path: Path, url: str) -> None:
     if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
         wanted = ".".join(map(str, SQLITE_VERSION_MIN))
-        raise _unusable(url, f"this Python has SQLite {sqlite3.sqlite_version}: {wanted} is needed")
+        raise unusable(url, f"this Python has SQLite {sqlite3.sqlite_version}: {wanted} is needed")
     if path.is_dir():
-        raise _unusable(url, "the path is a directory: add a file name, like sqlite:shop.db")
+        raise unusable(url, "the path is a directory: add a file name, like sqlite:shop.db")
     if not path.parent.is_dir():
-        raise _unusable(url, f"the directory {path.parent} does not exist: create it first")
+        raise unusable(url, f"the directory {path.parent} does not exist: create it first")
     mounts = [(it.mountpoint, it.fstype) for it in psutil.disk_partitions(all=True)]
     found = network_file_system(path.resolve(), mounts)
     if found:
-        raise _unusable(
+        raise unusable(
             url,
             f"the path is on a network file system ({found}), where SQLite's locks do not hold: "
             "name a path on a local disk, or use cassandra://host:port/keyspace for a cluster",
@@ -304,61 +315,3 @@ def network_file_system(path: Path, mounts: Sequence[tuple[str, str]]) -> str | 
     longest = max((length for length, _ in holding), default=0)
     kind = next((kind for length, kind in reversed(holding) if length == longest), "")
     return kind if kind.lower() in NETWORK_FILE_SYSTEMS else None
-
-
-def _unusable(url: str, what: str, op: str = "open the catalog") -> InvalidUsage:
-    return InvalidUsage(op, url, f"{what}; nothing was written")
-
-
-#: What SQLite says when it could not do a thing now; before COMMIT, then, it did not happen.
-_TRANSIENT = frozenset(
-    (
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_INTERRUPT,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_LOCKED,
-        sqlite3.SQLITE_NOMEM,
-        sqlite3.SQLITE_PROTOCOL,
-    )
-)
-#: What it says of bytes or rows that contradict each other.
-_BROKEN = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CONSTRAINT))
-#: What it says when it may not write.
-_REFUSED = frozenset((sqlite3.SQLITE_AUTH, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY))
-_PRIMARY = 0xFF
-
-
-@contextmanager
-def _translated(op: str, subject: str, *, committing: bool = False) -> Iterator[None]:
-    """Turn what the driver raises into our kinds: the only place that does."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise translate(error, op, subject, committing=committing) from error
-
-
-def translate(error: sqlite3.Error, op: str, subject: str, *, committing: bool) -> DeliveryError:
-    """Return what an exception of the driver means for the data."""
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY
-    if code in _BROKEN:
-        return Corrupt(
-            op,
-            subject,
-            f"SQLite finds the file damaged ({error}): stop, keep a copy of the file with its -wal "
-            "and restore this catalog from a backup",
-        )
-    if committing or code not in _TRANSIENT | _REFUSED:
-        return Indeterminate(
-            op, subject, f"it may have happened ({error}): read the lane, then repeat the same call"
-        )
-    if code in _REFUSED:
-        return InvalidUsage(
-            op,
-            subject,
-            f"SQLite may not write ({error}); nothing was written: give this user write access to "
-            "the file and its directory",
-        )
-    advice = "free some disk space, then " if code == sqlite3.SQLITE_FULL else ""
-    return Unavailable(op, subject, f"nothing was written ({error}): {advice}try again")

@@ -14,7 +14,8 @@ import pytest
 from dedup.catalog import sqlite as module
 from dedup.catalog import sqlite_file
 from dedup.catalog.sqlite import SqliteStore
-from dedup.catalog.sqlite_file import network_file_system, translate
+from dedup.catalog.sqlite_errors import translate
+from dedup.catalog.sqlite_file import network_file_system
 from dedup.catalog.store import Blob
 from dedup.errors import Corrupt, Indeterminate, InvalidUsage, Unavailable
 from tests.conformance.values import attempt, incarnation, raw_lane, slot, successor
@@ -239,6 +240,7 @@ def failure(code):
         (sqlite3.SQLITE_CORRUPT, Corrupt, Corrupt),
         (sqlite3.SQLITE_NOTADB, Corrupt, Corrupt),
         (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, Corrupt, Corrupt),
+        (sqlite3.SQLITE_ERROR, Corrupt, Corrupt),
         (sqlite3.SQLITE_MISMATCH, Indeterminate, Indeterminate),
     ],
 )
