@@ -13,6 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -168,17 +169,24 @@ def ensure(connection: Connection) -> None:
             f"this keyspace holds other tables ({', '.join(sorted(found)[:3])}) and no catalog",
             "name another keyspace; a catalog makes its own",
         )
+    version = None
     if SETTINGS.name in found:
         _check_table(address, SETTINGS, found)
-        _check_setting(connection, VERSION_SETTING, str(VERSION), write=False)
-        _check_setting(connection, CONSISTENCY_SETTING, address.agreement, write=False)
-    if any(table.name not in found for table in TABLES):
-        _create(connection, keyspace is None)
+        version = read_setting(connection, VERSION_SETTING)
+        _check_version(address, version)
+        _check_agreement(address, read_setting(connection, CONSISTENCY_SETTING))
+    # Once there is a version, a table that is missing was lost with all it held: making it anew
+    # would forget what has been decided.
+    if version is None:
+        if keyspace is None:
+            _create_keyspace(connection)
+        for table in TABLES:
+            connection.define(table.statement(address.keyspace))
         found = _columns(connection)
     for table in TABLES:
         _check_table(address, table, found)
-    _check_setting(connection, CONSISTENCY_SETTING, address.agreement, write=True)
-    _check_setting(connection, VERSION_SETTING, str(VERSION), write=True)
+    _check_agreement(address, setting(connection, CONSISTENCY_SETTING, address.agreement))
+    _check_version(address, setting(connection, VERSION_SETTING, str(VERSION)))
 
 
 def findings(connection: Connection) -> list[str]:
@@ -195,20 +203,7 @@ def findings(connection: Connection) -> list[str]:
             " WHERE name IN ('commitlog_sync', 'paxos_variant')",
             host=host,
         )
-        settings = {row.name: row.value for row in rows}
-        sync, paxos = settings.get("commitlog_sync"), settings.get("paxos_variant")
-        if sync not in SYNCED:
-            found.append(
-                f"node {name} has commitlog_sync: {sync}, which acknowledges a write before it is "
-                "on the disk: a power cut or kill -9 can lose seals that were acknowledged; set "
-                "commitlog_sync: batch (or group) in cassandra.yaml and restart the node"
-            )
-        if paxos != PAXOS:
-            found.append(
-                f"node {name} has paxos_variant: {paxos}, which is not linearizable while nodes "
-                f"join or leave, and slower; set paxos_variant: {PAXOS} in cassandra.yaml on every "
-                "node and restart them one by one"
-            )
+        found += node_findings(name, {row.name: row.value for row in rows})
     copies = _copies(_keyspace(connection))
     if copies and min(copies.values()) < REPLICAS_DEFAULT:
         found.append(
@@ -219,19 +214,32 @@ def findings(connection: Connection) -> list[str]:
     return found
 
 
-def _create(connection: Connection, new: bool) -> None:  # noqa: FBT001 - one caller, named there
-    keyspace = connection.address.keyspace
-    if new:
-        copies = connection.address.replication or (("", _default_copies(connection)),)
-        options = ", ".join(
-            f"'{datacenter or 'replication_factor'}': {number}" for datacenter, number in copies
+def node_findings(node: str, settings: Mapping[str, str]) -> list[str]:
+    """Say what of one node's settings could lose an acknowledged write."""
+    found: list[str] = []
+    sync, paxos = settings.get("commitlog_sync"), settings.get("paxos_variant")
+    if sync not in SYNCED:
+        found.append(
+            f"node {node} has commitlog_sync: {sync}, which acknowledges a write before it is on "
+            "the disk: a power cut or kill -9 can lose seals that were acknowledged; set "
+            "commitlog_sync: batch (or group) in cassandra.yaml and restart the node"
         )
-        connection.define(
-            f"CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication ="
-            f" {{'class': 'NetworkTopologyStrategy', {options}}} AND durable_writes = true"
+    if paxos != PAXOS:
+        found.append(
+            f"node {node} has paxos_variant: {paxos}, which is not linearizable while nodes join "
+            f"or leave, and slower; set paxos_variant: {PAXOS} in cassandra.yaml on every node and "
+            "restart them one by one"
         )
-    for table in TABLES:
-        connection.define(table.statement(keyspace))
+    return found
+
+
+def _create_keyspace(connection: Connection) -> None:
+    copies = connection.address.replication or (("", _default_copies(connection)),)
+    options = ", ".join(f"'{name or 'replication_factor'}': {number}" for name, number in copies)
+    connection.define(
+        f"CREATE KEYSPACE IF NOT EXISTS {connection.address.keyspace} WITH replication ="
+        f" {{'class': 'NetworkTopologyStrategy', {options}}} AND durable_writes = true"
+    )
 
 
 def _default_copies(connection: Connection) -> int:
@@ -331,23 +339,26 @@ def _check_table(
         )
 
 
-def _check_setting(connection: Connection, name: str, mine: str, *, write: bool) -> None:
-    stored = setting(connection, name, mine) if write else read_setting(connection, name)
-    if stored is None or stored == mine:
+def _check_version(address: Address, stored: str | None) -> None:
+    if stored in (None, str(VERSION)):
         return
-    if name == VERSION_SETTING:
-        newer = stored.isdecimal() and int(stored) > VERSION
-        raise _refused(
-            connection.address,
-            f"its schema has version {stored}, and this release knows version {VERSION}",
-            "install the release that made it, or a newer one"
-            if newer
-            else "name another keyspace, or restore the catalog from a backup",
-        )
+    newer = stored.isdecimal() and int(stored) > VERSION
     raise _refused(
-        connection.address,
-        f"this catalog lives with consistency {stored}, and the URL asks for {mine}; seals of both "
-        "would not see each other",
+        address,
+        f"its schema has version {stored}, and this release knows version {VERSION}",
+        "install the release that made it, or a newer one"
+        if newer
+        else "name another keyspace, or restore the catalog from a backup",
+    )
+
+
+def _check_agreement(address: Address, stored: str | None) -> None:
+    if stored in (None, address.agreement):
+        return
+    raise _refused(
+        address,
+        f"this catalog lives with consistency {stored}, and the URL asks for {address.agreement}; "
+        "seals of the two would not see each other",
         "write ?consistency=" + stored.replace(":", "&dc="),
     )
 

@@ -1,7 +1,6 @@
 """The connection to a cluster: one session per process, every statement bounded in time.
 
-What it is: `Connection`, which prepares and runs the statements of `dedup.catalog.cassandra.cql`,
-and `Window`, which bounds what is under way at once.
+What it is: `Connection`, which prepares and runs the statements of `dedup.catalog.cassandra.cql`.
 What it must not know: what the statements mean, or any table's columns.
 
 Invariants:
@@ -21,8 +20,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from typing import Any, Self
+from typing import Any
 
 from cassandra import ConsistencyLevel
 from cassandra.auth import PlainTextAuthProvider
@@ -69,8 +67,6 @@ PROTOCOL_VERSION = 5
 
 #: Asked for a password whenever a session is made.
 Password = Callable[[], str]
-#: Given the rows of a statement that was begun in a window.
-Receive = Callable[[Any], None]
 
 
 class _Made:
@@ -173,10 +169,6 @@ class Connection:
 
         future.add_callbacks(end, end)
         return future
-
-    def window(self, op: str, subject: str, access: Access) -> Window:
-        """Begin many statements at once."""
-        return Window(self, op, subject, access)
 
     def ask(self, op: str, statement: str, values: Sequence[object] = (), host: Any = None) -> Any:
         """Read what a statement that is not worth preparing returns, from a given host or any."""
@@ -344,56 +336,6 @@ class Connection:
             if local and level is not Level.EVERYWHERE
             else ConsistencyLevel.SERIAL
         )
-
-
-class Window:
-    """Statements under way at once, bounded together with all other windows of the connection.
-
-    Leaving the context waits for every one of them, whatever happened to the first.
-    """
-
-    def __init__(self, connection: Connection, op: str, subject: str, access: Access) -> None:
-        self._connection = connection
-        self._op = op
-        self._subject = subject
-        self._access = access
-        self._under_way: list[tuple[ResponseFuture, Receive | None]] = []
-        self._failed = threading.Event()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        # An exit stack runs all of its callbacks even if some raise, and then raises.
-        with ExitStack() as stack:
-            for future, receive in reversed(self._under_way):
-                stack.callback(self._finish, future, receive)
-
-    def _finish(self, future: ResponseFuture, receive: Receive | None) -> None:
-        with translating(self._op, self._subject, self._access):
-            rows = future.result()
-        if receive is not None:
-            receive(rows)
-
-    def send(
-        self,
-        statement: Statement,
-        values: Sequence[object],
-        size: int = 0,
-        receive: Receive | None = None,
-    ) -> bool:
-        """Begin a statement as soon as there is room; False if one failed already."""
-        if self._failed.is_set():
-            return False
-        with translating(self._op, self._subject, self._access):
-            future = self._connection.begin(statement, values, size, self._ended)
-        self._under_way.append((future, receive))
-        return not self._failed.is_set()
-
-    def _ended(self, result: object) -> None:
-        """Take note of a failure; called by the driver's thread."""
-        if isinstance(result, BaseException):
-            self._failed.set()
 
 
 def _socket_full(error: object) -> bool:

@@ -22,6 +22,7 @@ from dedup.catalog.cassandra.address import Address
 from dedup.catalog.cassandra.errors import Access
 from dedup.catalog.cassandra.schema import ensure, findings, setting
 from dedup.catalog.cassandra.session import REQUEST_SECONDS_MAX, Connection
+from dedup.catalog.cassandra.window import Window
 from dedup.catalog.store import Blob, RawAck, RawLane, slot_name
 from dedup.model import Attempt, HeadRef, Incarnation, Slot
 
@@ -167,7 +168,7 @@ class CassandraStore:
                 noted = time.monotonic()
                 self._connection.write(cql.NOTE_SLOT, _slot_row(kind, slot), slot_name(slot))
 
-        with self._connection.window(put.op, slot_name(slot), Access.WRITE) as window:
+        with Window(self._connection, put.op, slot_name(slot), Access.WRITE) as window:
             for at, chunk in enumerate(chunks):
                 note()
                 values = (slot.lane, slot.incarnation, slot.seq, slot.attempt, at, chunk)
@@ -186,10 +187,10 @@ class CassandraStore:
         statement = cql.CHUNKS[kind].delete
         for page in _pages(slots):
             # Chunks FIRST: killed in between, the slot is still noted and is deleted again.
-            with self._connection.window(statement.op, self.url, Access.WRITE) as window:
+            with Window(self._connection, statement.op, self.url, Access.WRITE) as window:
                 for slot in page:
                     window.send(statement, _place(slot))
-            with self._connection.window(statement.op, self.url, Access.WRITE) as window:
+            with Window(self._connection, statement.op, self.url, Access.WRITE) as window:
                 for slot in page:
                     window.send(cql.EMPTY_SLOT, (EMPTIED_SECONDS, *_slot_row(kind, slot)))
 
@@ -214,7 +215,7 @@ class CassandraStore:
         def receiver(slot: Slot) -> Callable[[Any], None]:
             return lambda rows: found.append(slot) if rows.one() is not None else None
 
-        with self._connection.window(probe.op, self.url, Access.READ) as window:
+        with Window(self._connection, probe.op, self.url, Access.READ) as window:
             for slot in slots:
                 window.send(probe, _place(slot), receive=receiver(slot))
         return found
