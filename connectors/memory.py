@@ -11,10 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dedup.model import Frontier, Source
 from delivery.broker import MemoryBroker
-from delivery.ports import Log
-from delivery.records import Record
+from delivery.ports import Frontier, Log, Record, Source
 
 
 class MemoryReader:

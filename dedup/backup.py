@@ -6,7 +6,8 @@ What it must not know: files, topics, and what already left the pipeline after t
 restores asks for that in the output topics.
 
 Invariants:
-    A lane is backed up as it was at one head: everything that head needs is in the stream, or the
+    Heads are taken downstream first: what a receiver keeps, its senders keep.
+    A lane is backed up as it was at its head: everything that head needs is in the stream, or the
     lane is read again.
     Nothing is written before the whole stream was checked, down to its last frame.
     Every restored lane has a new incarnation: whoever wrote to the catalog before is fenced.
@@ -17,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from enum import IntEnum
+from graphlib import CycleError, TopologicalSorter
 
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.store import Blob
@@ -35,6 +37,7 @@ from dedup.formats.lane import (
 from dedup.model import (
     IDENTITY_BYTES,
     Attempt,
+    Head,
     HeadRef,
     Incarnation,
     Kept,
@@ -42,6 +45,7 @@ from dedup.model import (
     Seal,
     SegmentList,
     Slot,
+    TopicId,
 )
 
 VERSION = 1
@@ -60,10 +64,57 @@ class Frame(IntEnum):
 
 
 def back_up(catalog: Catalog, prefix: str = "") -> Iterator[bytes]:
-    """Yield the frames of every lane whose name begins with `prefix`, and the last one."""
+    """Yield the frames of every lane whose name begins with `prefix`, and the last one.
+
+    Raises:
+        Unavailable: lanes came and went, or were collected, faster than they could be read.
+    """
+    for _ in range(READS_MAX):
+        lanes = downstream_first(catalog, prefix)
+        heads = [(lane, take(catalog, lane)) for lane in lanes]
+        if set(lanes) == set(catalog.lanes(prefix)):
+            break
+    else:
+        raise _too_fast(prefix or "all lanes")
+    yield from frames(catalog, heads)
+
+
+def downstream_first(catalog: Catalog, prefix: str = "") -> list[str]:
+    """Return the lanes so that whoever reads a topic comes before whoever writes it.
+
+    SUBTLE: in this order a receiver keeps only effects of what its senders, read later, keep too.
+    The other way round it would keep effects of seals that the restore gives up, and those inputs
+    would count twice. Lanes that form a circle come in the order of their names; whoever builds
+    one stops it for the backup.
+    """
+    rows = {lane: row for lane in catalog.lanes(prefix) if (row := catalog.load(lane))}
+    writers: dict[TopicId, list[str]] = {}
+    for lane, row in rows.items():
+        for topic in row.head.writes:
+            writers.setdefault(topic, []).append(lane)
+    upstream = TopologicalSorter({lane: set[str]() for lane in rows})
+    for lane, row in rows.items():
+        for _, topic in row.head.topics:
+            for writer in writers.get(topic, ()):
+                upstream.add(writer, lane)
+    try:
+        return list(upstream.static_order())
+    except CycleError:
+        return sorted(rows)
+
+
+def take(catalog: Catalog, lane: str) -> Head:
+    """Return the head at which a lane is backed up."""
+    row = catalog.load(lane)
+    assert row is not None, "a lane is never deleted"
+    return row.head
+
+
+def frames(catalog: Catalog, heads: Iterable[tuple[str, Head]]) -> Iterator[bytes]:
+    """Yield the frames of lanes as they were at these heads, and the last one."""
     count = 0
-    for lane in catalog.lanes(prefix):
-        for frame in _lane(catalog, lane):
+    for lane, head in heads:
+        for frame in _lane(catalog, lane, head):
             count += 1
             yield frame
     yield _frame(Frame.END, Writer().uint(count))
@@ -105,28 +156,41 @@ def restore(catalog: Catalog, frames: Iterable[bytes], fresh: Callable[[], bytes
     return lanes
 
 
-def _lane(catalog: Catalog, lane: str) -> list[bytes]:
+def _lane(catalog: Catalog, lane: str, head: Head) -> list[bytes]:
     for _ in range(READS_MAX):
         row = catalog.load(lane)
-        frames = [] if row is None else _frames(catalog, lane, row)
-        if frames is not None:
-            return frames
-    raise Unavailable(
-        "back up a lane",
-        lane,
-        "it was collected faster than it could be read; no backup was made: run again",
-    )
+        assert row is not None, "a lane is never deleted"
+        listed = catalog.segment_list(lane)
+        # What was acknowledged, collected or listed since the head was taken is true of it too.
+        found = _frames(catalog, lane, _as_of(row, head), _listed_upto(listed, head))
+        if found is not None:
+            return found
+    raise _too_fast(lane)
 
 
-def _frames(catalog: Catalog, lane: str, row: LaneRow) -> list[bytes] | None:
+def _as_of(row: LaneRow, head: Head) -> LaneRow:
+    ack = replace(row.ack, incarnation=head.ref.incarnation, seq=min(row.ack.seq, head.ref.seq))
+    # Outputs that need no emission any more are not in the backup, so they count as collected.
+    return LaneRow(head=head, ack=ack, collected=ack.seq)
+
+
+def _listed_upto(listed: SegmentList | None, head: Head) -> SegmentList | None:
+    if listed is None:
+        return None
+    slots = tuple(slot for slot in listed.slots if slot.seq <= head.ref.seq)
+    return SegmentList(version=1, upto=min(listed.upto, head.ref.seq), slots=slots)
+
+
+def _frames(
+    catalog: Catalog, lane: str, row: LaneRow, listed: SegmentList | None
+) -> list[bytes] | None:
     """Return the frames of a lane as of `row`; None if a collector took something meanwhile."""
-    listed = catalog.segment_list(lane)
     seals = _history(catalog, lane, row, (listed.upto if listed else -1) + 1)
     wanted = _wanted(lane, row, listed, seals)
     if wanted is None:
         return None
     written = Writer().text(lane).data(encode_head(row.head)).data(encode_ack(row.ack))
-    frames = [_frame(Frame.LANE, written.uint(row.collected))]
+    found = [_frame(Frame.LANE, written.uint(row.collected))]
     for blob, slot in wanted:
         chunks = catalog.store.get(blob, slot)
         if not chunks:
@@ -134,13 +198,12 @@ def _frames(catalog: Catalog, lane: str, row: LaneRow) -> list[bytes] | None:
         out = _write_slot(Writer().text(blob.value), slot).uint(len(chunks))
         for chunk in chunks:
             out.data(chunk)
-        frames.append(_frame(Frame.CHUNKS, out))
-    for seal in seals:
-        frames.append(_frame(Frame.ENTRY, Writer().text(lane).data(encode_seal(seal))))
+        found.append(_frame(Frame.CHUNKS, out))
+    found += [_frame(Frame.ENTRY, Writer().text(lane).data(encode_seal(seal))) for seal in seals]
     if listed is not None:
         encoded = encode_segment_list(listed)
-        frames.append(_frame(Frame.LIST, Writer().text(lane).data(encoded)))
-    return frames
+        found.append(_frame(Frame.LIST, Writer().text(lane).data(encoded)))
+    return found
 
 
 def _history(catalog: Catalog, lane: str, row: LaneRow, first: int) -> list[Seal]:
@@ -167,6 +230,14 @@ def _wanted(
         if seal.outputs.chunks and not seal.inline_outputs and seal.ref.seq > row.settled:
             wanted.append((Blob.OUTPUTS, slot))
     return wanted
+
+
+def _too_fast(what: str) -> Unavailable:
+    return Unavailable(
+        "back up a catalog",
+        what,
+        "it changed faster than it could be read; no backup was made: stop collection and run again",
+    )
 
 
 def _checked(frames: Iterable[bytes]) -> list[tuple[Frame, Reader]]:

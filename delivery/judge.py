@@ -141,11 +141,9 @@ class Judge:
                 if found is Standing.ABANDONED:
                     verdicts.abandoned += 1
                     continue
-                record_id = header.id
+                genuine = found is not Standing.EXTERNAL
+                record_id = header.id if genuine else self._external_id(record)
                 mark = header.mark if found is Standing.INTERNAL else None
-                if found is Standing.EXTERNAL and not header.mark.kept:
-                    # A copied or forged header says nothing, its id included.
-                    record_id = self._external_id(record)
             if self._decided(record_id, verdicts.ids, pending):
                 verdicts.duplicate += 1
                 continue
@@ -153,7 +151,7 @@ class Judge:
             verdicts.ids.add(record_id)
             if mark is not None:
                 verdicts.marks[record_id] = mark
-        verdicts.learned = tuple(self._learned(end))
+        verdicts.learned = tuple(self._learned(head.frontier.merged(end)))
         return verdicts
 
     def _decided(
@@ -200,9 +198,8 @@ class Judge:
             self._rows[sender] = row
         return row
 
-    def _learned(self, end: Frontier) -> Iterable[ReadSeq]:
+    def _learned(self, frontier: Frontier) -> Iterable[ReadSeq]:
         for sender in self._senders():
             row = self._read(sender)
             if row is not None:
-                for source, offset in end:
-                    yield from learned(sender, row, source, offset)
+                yield from learned(sender, row, frontier)

@@ -13,9 +13,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from dedup.model import Frontier, TopicId
+from dedup.model import Frontier, Source, TopicId
 from delivery.outputs import Emission
 from delivery.records import Output, Record
+
+__all__ = [
+    "Clock",
+    "Emission",
+    "Emitter",
+    "Frontier",
+    "Log",
+    "Output",
+    "Reader",
+    "Record",
+    "Source",
+    "Stage",
+    "TopicId",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,10 +14,8 @@ from collections.abc import Callable, Sequence
 
 import xxhash
 
-from dedup.model import Frontier, Source, TopicId
 from delivery.broker import MemoryBroker
-from delivery.outputs import Emission
-from delivery.records import Output, Record
+from delivery.ports import Emission, Frontier, Output, Record, Source, TopicId
 
 #: Puts one record into the log and returns its offset; wrapped by tests to let it fail.
 Append = Callable[[Source, Record], int]

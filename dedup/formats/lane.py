@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TypeVar
 
 from dedup.errors import Corrupt
@@ -35,6 +36,8 @@ from dedup.model import (
 )
 
 VERSION = 1
+#: Rows are read far more often than they change; a decoded row is immutable, so it may be shared.
+DECODED_MAX = 256
 _T = TypeVar("_T")
 
 
@@ -58,6 +61,7 @@ def encode_head(head: Head) -> bytes:
     return wrap(Kind.HEAD, VERSION, out.body())
 
 
+@lru_cache(DECODED_MAX)
 def decode_head(blob: bytes, place: str) -> Head:
     """Return the head that `encode_head` wrote."""
     return _decode(blob, Kind.HEAD, place, _read_head)
@@ -96,6 +100,7 @@ def encode_seal(seal: Seal) -> bytes:
     return wrap(Kind.SEAL, VERSION, out.body())
 
 
+@lru_cache(DECODED_MAX)
 def decode_seal(blob: bytes, place: str) -> Seal:
     """Return the seal that `encode_seal` wrote."""
     return _decode(blob, Kind.SEAL, place, _read_seal)
@@ -132,6 +137,7 @@ def encode_ack(ack: Ack) -> bytes:
     return wrap(Kind.ACK, VERSION, out.body())
 
 
+@lru_cache(DECODED_MAX)
 def decode_ack(blob: bytes, place: str) -> Ack:
     """Return the acknowledgement that `encode_ack` wrote."""
     return _decode(blob, Kind.ACK, place, _read_ack)

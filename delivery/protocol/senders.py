@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from dedup.model import Incarnation, LaneRow, ReadSeq, Source, TopicId
+from dedup.model import Frontier, Incarnation, LaneRow, ReadSeq, TopicId
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,11 @@ class Mark:
 class Standing(Enum):
     """What a mark makes of a record."""
 
-    #: Look the id up among the internal ones.
+    #: Ours, and named by the attempt that made it: look the id up among the internal ones.
     INTERNAL = "internal"
-    #: Look the id up among the external ones.
+    #: Ours, but re-keyed: its id is its publisher's, who may repeat it in another lane.
+    KEPT = "kept"
+    #: Copied or forged: the header says nothing, its id included.
     EXTERNAL = "external"
     #: Everything of its seq has been read: provably a repeat.
     REMNANT = "remnant"
@@ -67,33 +69,45 @@ def standing(
         reads: the read seqs of this lane's sealed head.
         fresh: whether `row` was read AFTER the record was.
     """
+    found = _on_history(mark, row, topic)
+    if found is None:
+        if reads.get((mark.sender, mark.incarnation, topic), -1) >= mark.seq:
+            return Standing.REMNANT
+        return Standing.KEPT if mark.kept else Standing.INTERNAL
+    return found if fresh else Standing.REREAD
+
+
+def _on_history(mark: Mark, row: LaneRow | None, topic: TopicId) -> Standing | None:
+    """Return None if the sender's history holds this very seq, else what the record is then."""
     if row is None:
-        return Standing.STRANGER if fresh else Standing.REREAD
+        return Standing.STRANGER
     if topic not in row.head.writes:
-        return Standing.EXTERNAL if fresh else Standing.REREAD
+        return Standing.EXTERNAL
     last = row.head.last_kept(mark.incarnation)
-    if last is None or (mark.seq > last and mark.incarnation != row.head.ref.incarnation):
-        return Standing.ABANDONED if fresh else Standing.REREAD
+    if last is None:
+        return Standing.ABANDONED
     if mark.seq > last:
-        return Standing.EXTERNAL if fresh else Standing.REREAD
-    if reads.get((mark.sender, mark.incarnation, topic), -1) >= mark.seq:
-        return Standing.REMNANT
-    return Standing.EXTERNAL if mark.kept else Standing.INTERNAL
+        current = mark.incarnation == row.head.ref.incarnation
+        return Standing.EXTERNAL if current else Standing.ABANDONED
+    # Seqs go on counting through all incarnations, so each belongs to one of them.
+    return None if row.head.incarnation_of(mark.seq) == mark.incarnation else Standing.EXTERNAL
 
 
-def learned(sender: str, row: LaneRow, source: Source, end: int) -> list[ReadSeq]:
-    """Return what sealing `source` up to `end` proves to have been read of a sender.
+def learned(sender: str, row: LaneRow, frontier: Frontier) -> list[ReadSeq]:
+    """Return what sealing up to `frontier` proves to have been read of a sender.
 
     Every record of a seq up to the acknowledged one has a copy below the delivered offset; a
-    partition that is not mentioned never got one.
+    partition that is not mentioned never got one. A read seq is kept per topic, so EVERY partition
+    of it that the lane reads must be past its delivered offset.
     """
-    behind = row.ack.delivered.at(source) or 0
-    if source.topic not in row.head.writes or end < behind:
-        return []
-    reads = [ReadSeq(sender, row.ack.incarnation, source.topic, row.ack.seq)]
-    # The seqs go on counting: of an older incarnation everything up to the last kept is covered.
-    reads += [
-        ReadSeq(sender, kept.incarnation, source.topic, min(kept.seq, row.ack.seq))
-        for kept in row.head.past
-    ]
+    reads = []
+    for topic in sorted({source.topic for source, _ in frontier}.intersection(row.head.writes)):
+        ours = [(source, offset) for source, offset in frontier if source.topic == topic]
+        if all(offset >= (row.ack.delivered.at(source) or 0) for source, offset in ours):
+            reads.append(ReadSeq(sender, row.ack.incarnation, topic, row.ack.seq))
+            # Of an older incarnation everything up to the last kept is covered.
+            reads += [
+                ReadSeq(sender, kept.incarnation, topic, min(kept.seq, row.ack.seq))
+                for kept in row.head.past
+            ]
     return reads
