@@ -77,7 +77,8 @@ def test_chunks_beyond_the_limit_are_written_at_once(path, file_store, lane):
     with closing(SqliteStore(path)) as reader:
         assert reader.get(Blob.OUTPUTS, place) == [], "held back: nothing asked for it yet"
         file_store.put(Blob.SEGMENT, place, [b"the last straw"])
-        assert reader.get(Blob.OUTPUTS, place) == chunks
+        flushed = reader.get(Blob.OUTPUTS, place) == chunks
+        assert flushed, "what is too much to hold back is written"
         assert reader.get(Blob.SEGMENT, place) == [b"the last straw"]
     assert file_store._held == {}
 
@@ -268,6 +269,25 @@ def test_a_full_disk_did_not_happen_and_a_freed_one_goes_on(file_store, lane):
     file_store._file._connection.execute("PRAGMA max_page_count = 1000000").fetchall()
     assert file_store.append(lane, row.ref, ref, b"head", b"entry")
     assert len(file_store.get(Blob.OUTPUTS, slot(lane, ref))[0]) == 400_000
+
+
+def test_a_failed_commit_may_have_happened_and_the_same_append_settles_it(file_store, lane):
+    row = raw_lane()
+    file_store.create(lane, row, b"entry")
+    ref = successor(row.ref)
+    file_store.put(Blob.OUTPUTS, slot(lane, ref), [b"outputs"])
+
+    def deny_commit(action, name, _third, _database, _trigger):
+        denied = action == sqlite3.SQLITE_TRANSACTION and name == "COMMIT"
+        return sqlite3.SQLITE_DENY if denied else sqlite3.SQLITE_OK
+
+    file_store._file._connection.set_authorizer(deny_commit)
+    with pytest.raises(Indeterminate, match="read the lane, then repeat the same call"):
+        file_store.append(lane, row.ref, ref, b"head", b"entry")
+    file_store._file._connection.set_authorizer(None)
+    assert file_store.read(lane) == row
+    assert file_store.append(lane, row.ref, ref, b"head", b"entry")
+    assert file_store.get(Blob.OUTPUTS, slot(lane, ref)) == [b"outputs"]
 
 
 def test_a_lock_held_by_a_stranger_did_not_happen(path, file_store, lane):

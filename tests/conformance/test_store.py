@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 
-from dedup.catalog.store import CHUNK_BYTES_MAX, Blob, RawAck
+from dedup.catalog.store import Blob, RawAck
 from dedup.model import HeadRef, Incarnation
 from tests.conformance.values import attempt, incarnation, raw_lane, slot, successor
 
@@ -63,10 +62,7 @@ def test_an_append_to_no_lane_is_lost(store, lane):
 
 
 def test_the_same_append_again_changes_nothing_and_the_head_names_it(store, lane):
-    """So it is that a writer with an unknown outcome recognises its own attempt.
-
-    A store may also say at once that the attempt was won, because it was.
-    """
+    """A writer recognises its own attempt; a store may say at once that it was won."""
     row = raw_lane()
     store.create(lane, row, b"entry 0")
     ref = successor(row.ref)
@@ -193,119 +189,21 @@ def test_more_entries_than_one_page_are_deleted(store, lane):
     assert store.entries(lane, ref.incarnation, 0, 300) == [(300, b"entry")]
 
 
-@pytest.mark.parametrize("kind", list(Blob))
-def test_chunks_come_back_in_order_and_once(store, lane, kind):
-    place = slot(lane, raw_lane().ref)
-    chunks = [b"%d" % number for number in range(12)]
-    assert store.get(kind, place) == []
-    store.put(kind, place, chunks)
-    store.put(kind, place, chunks)
-    assert store.get(kind, place) == chunks
-    other = Blob.SEGMENT if kind is Blob.OUTPUTS else Blob.OUTPUTS
-    assert store.get(other, place) == []
-
-
-def test_chunks_put_before_an_append_are_readable_by_everybody_after_it(store_factory, lane):
+def test_entries_are_imported_into_a_lane_without_one(store_factory, lane):
+    """As a restore does, which may be killed and run again."""
     writer, reader = store_factory(), store_factory()
-    row = raw_lane()
-    writer.create(lane, row, b"entry 0")
-    ref = successor(row.ref)
-    writer.put(Blob.OUTPUTS, slot(lane, ref), [b"outputs"])
-    writer.put(Blob.SEGMENT, slot(lane, ref), [b"segment"])
-    assert writer.append(lane, row.ref, ref, b"head 1", b"entry 1")
-    assert reader.get(Blob.OUTPUTS, slot(lane, ref)) == [b"outputs"]
-    assert reader.get(Blob.SEGMENT, slot(lane, ref)) == [b"segment"]
-    assert list(reader.slots(Blob.OUTPUTS, lane)) == [slot(lane, ref)]
-
-
-def test_chunks_put_before_a_list_are_readable_by_everybody_after_it(store_factory, lane):
-    """A merged segment counts because the list names it."""
-    writer, reader = store_factory(), store_factory()
-    place = slot(lane, raw_lane().ref)
-    for version, kept in ((1, None), (2, 1)):
-        merged = replace(place, seq=version)
-        writer.put(Blob.SEGMENT, merged, [b"merged"])
-        assert writer.replace_list(lane, kept, version, b"list")
-        assert reader.get(Blob.SEGMENT, merged) == [b"merged"]
-
-
-def test_the_chunks_of_a_loser_never_touch_those_of_the_winner(store_factory, lane):
-    winner, loser, reader = store_factory(), store_factory(), store_factory()
-    row = raw_lane()
-    winner.create(lane, row, b"entry 0")
-    won, lost = successor(row.ref), successor(row.ref)
-    loser.put(Blob.OUTPUTS, slot(lane, lost), [b"lost"])
-    winner.put(Blob.OUTPUTS, slot(lane, won), [b"won"])
-    assert winner.append(lane, row.ref, won, b"head 1", b"won")
-    assert not loser.append(lane, row.ref, lost, b"head 1", b"lost")
-    assert loser.get(Blob.OUTPUTS, slot(lane, lost)) == [b"lost"]
-    loser.delete(Blob.OUTPUTS, [slot(lane, lost)])
-    for store in (loser, reader):
-        assert store.get(Blob.OUTPUTS, slot(lane, lost)) == []
-        assert store.get(Blob.OUTPUTS, slot(lane, won)) == [b"won"]
-        assert set(store.slots(Blob.OUTPUTS, lane)) == {slot(lane, won)}
-
-
-def test_large_chunks_and_many_bytes(store_factory, lane):
-    """More than any store holds back, in chunks as large as a store must take."""
-    writer, reader = store_factory(), store_factory()
-    row = raw_lane()
-    writer.create(lane, row, b"entry 0")
-    ref = successor(row.ref)
-    chunks = [os.urandom(CHUNK_BYTES_MAX) for _ in range(20)]
-    writer.put(Blob.OUTPUTS, slot(lane, ref), chunks)
-    assert writer.get(Blob.OUTPUTS, slot(lane, ref)) == chunks
-    assert writer.append(lane, row.ref, ref, b"head 1", b"entry 1")
-    assert reader.get(Blob.OUTPUTS, slot(lane, ref)) == chunks
-
-
-def test_deleting_chunks_twice_or_never_stored_is_fine(store, lane):
-    ref = raw_lane().ref
-    store.put(Blob.OUTPUTS, slot(lane, ref), [b"x"])
-    store.put(Blob.SEGMENT, slot(lane, ref), [b"y"])
-    absent = slot(lane, successor(ref))
-    store.delete(Blob.OUTPUTS, iter([slot(lane, ref), absent]))
-    store.delete(Blob.OUTPUTS, [slot(lane, ref)])
-    store.delete(Blob.OUTPUTS, [])
-    assert store.get(Blob.OUTPUTS, slot(lane, ref)) == []
-    assert store.get(Blob.SEGMENT, slot(lane, ref)) == [b"y"]
-
-
-def test_slots_are_listed_once_each_up_to_the_last(store_factory, lane):
-    writer, reader = store_factory(), store_factory()
-    row = raw_lane()
-    writer.create(lane, row, b"entry 0")
-    other = f"{lane}/longer"
-    ref, places = row.ref, []
-    for _ in range(12):
-        expected, ref = ref, successor(ref)
-        loser = replace(ref, attempt=attempt())
-        for name in (ref, loser):
-            writer.put(Blob.OUTPUTS, slot(lane, name), [b"a", b"b", b"c"])
-            places.append(slot(lane, name))
-        writer.put(Blob.OUTPUTS, slot(other, ref), [b"other lane"])
-        writer.put(Blob.SEGMENT, slot(lane, ref), [b"other kind"])
-        assert writer.append(lane, expected, ref, b"head", b"entry")
-    for store in (writer, reader):
-        assert sorted(store.slots(Blob.OUTPUTS, lane)) == sorted(places)
-        upto = [place for place in places if place.seq <= 5]
-        assert sorted(store.slots(Blob.OUTPUTS, lane, last=5)) == sorted(upto)
-        assert len(list(store.slots(Blob.SEGMENT, lane))) == 12
-        assert list(store.slots(Blob.OUTPUTS, lane, last=0)) == []
-
-
-def test_more_slots_than_one_page_are_listed_and_deleted_while_listing(store, lane):
-    owner = incarnation()
-    places = [slot(lane, HeadRef(owner, seq // 2, attempt())) for seq in range(600)]
-    for place in places:
-        store.put(Blob.OUTPUTS, place, [b"x"])
-    row = raw_lane()
-    store.create(lane, row, b"entry 0")
-    assert store.append(lane, row.ref, successor(row.ref), b"head", b"entry")
-    assert sorted(store.slots(Blob.OUTPUTS, lane)) == sorted(places)
-    listing = store.slots(Blob.OUTPUTS, lane, last=250)
-    store.delete(Blob.OUTPUTS, listing)
-    assert sorted(store.slots(Blob.OUTPUTS, lane)) == sorted(p for p in places if p.seq > 250)
+    past = incarnation()
+    entries = [(seq, b"entry %d" % seq) for seq in range(3, 600)]
+    assert not writer.import_entries(lane, past, entries[:1])
+    assert not writer.import_entries(lane, past, [])
+    row = raw_lane(HeadRef(incarnation(), 599, attempt()))
+    assert writer.create(lane, row, None)
+    assert reader.entries(lane, row.ref.incarnation, 0, 600) == []
+    assert writer.import_entries(lane, past, entries[:300])
+    assert writer.import_entries(lane, past, entries)
+    assert writer.import_entries(lane, past, [])
+    assert reader.entries(lane, past, 0, 600) == entries
+    assert reader.read(lane) == row
 
 
 def test_a_segment_list_is_replaced_only_by_its_successor(store_factory, lane):
