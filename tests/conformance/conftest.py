@@ -21,10 +21,10 @@ from dedup.catalog.catalog import Catalog
 from dedup.catalog.memory import MemoryStore, Tables
 from dedup.catalog.open import open_store
 from dedup.catalog.store import Store
-from delivery.services.cassandra import Cassandra
+from tests.conformance.cassandra_kit import admin, cassandra_url, cluster_url, fresh_url
 from tests.servers import cassandra, cassandra_services, unique
 
-__all__ = ["cassandra", "cassandra_services", "unique"]
+__all__ = ["admin", "cassandra", "cassandra_services", "cluster_url", "fresh_url", "unique"]
 
 #: Every store passes this suite.
 STORES = ("memory", "sqlite", "cassandra")
@@ -40,12 +40,6 @@ def url_of(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
     if kind == "cassandra":
         return cassandra_url(request.getfixturevalue("cassandra"), "conformance")
     return f"{kind}:{tmp_path / 'catalog.db'}"
-
-
-def cassandra_url(cassandra: Cassandra, keyspace: str) -> str:
-    """Give the URL of a catalog on the session's nodes."""
-    hosts = ",".join(f"{host}:{cassandra.port}" for host in cassandra.contact_points)
-    return f"cassandra://{hosts}/{keyspace}"
 
 
 @pytest.fixture(params=STORES)

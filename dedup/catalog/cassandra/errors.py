@@ -76,12 +76,20 @@ def translating(op: str, subject: str, access: Access) -> Iterator[None]:
 
 
 def _kind(error: Exception, access: Access) -> type[DeliveryError]:
-    inner = tuple(error.errors.values()) if isinstance(error, NoHostAvailable) else (error,)
+    inner = _inner(error)
     if any(isinstance(one, _REFUSED) for one in inner):
         return InvalidUsage
     if access is Access.READ or _did_not_happen(error, inner, access):
         return Unavailable
     return Indeterminate
+
+
+def _inner(error: Exception) -> tuple[object, ...]:
+    """Return what went wrong at each node, or the error itself."""
+    if not isinstance(error, NoHostAvailable):
+        return (error,)
+    # A list of addresses, without errors, if a session found no node that it may use.
+    return tuple(error.errors.values()) if isinstance(error.errors, dict) else ()
 
 
 def _did_not_happen(error: Exception, inner: tuple[object, ...], access: Access) -> bool:
@@ -104,7 +112,7 @@ def _hint(kind: type[DeliveryError], error: Exception) -> str:
     text = f"{type(error).__name__}: {error}".replace("\n", " ")[:TEXT_CHARS_MAX]
     if kind is InvalidUsage:
         return (
-            f"Cassandra refuses it ({text}); nothing was written: correct the URL, the user's "
+            f"Cassandra refuses it ({text}); it did not happen: correct the URL, the user's "
             "permissions or the keyspace, then run again"
         )
     if kind is Unavailable:

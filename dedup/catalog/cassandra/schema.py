@@ -158,7 +158,7 @@ def ensure(connection: Connection) -> None:
             opened with other settings; nothing was written.
     """
     address = connection.address
-    _check_datacenter(connection)
+    connection.check_datacenter({str(host.datacenter) for host in connection.hosts()})
     keyspace = _keyspace(connection)
     if keyspace is not None:
         _check_keyspace(address, keyspace)
@@ -172,7 +172,7 @@ def ensure(connection: Connection) -> None:
     version = None
     if SETTINGS.name in found:
         _check_table(address, SETTINGS, found)
-        version = read_setting(connection, VERSION_SETTING)
+        version = _version(connection)
         _check_version(address, version)
         _check_agreement(address, read_setting(connection, CONSISTENCY_SETTING))
     # Once there is a version, a table that is missing was lost with all it held: making it anew
@@ -287,18 +287,6 @@ def _copies(keyspace: Any | None) -> dict[str, int]:
     }
 
 
-def _check_datacenter(connection: Connection) -> None:
-    address = connection.address
-    known = sorted({str(host.datacenter) for host in connection.hosts()})
-    named = {address.datacenter, *(name for name, _ in address.replication)} - {""}
-    if named - set(known):
-        raise _refused(
-            address,
-            f"there is no data centre {', '.join(sorted(named - set(known)))}",
-            f"the cluster has {', '.join(known)}",
-        )
-
-
 def _check_keyspace(address: Address, keyspace: Any) -> None:
     if not keyspace.durable_writes:
         raise _refused(
@@ -337,6 +325,19 @@ def _check_table(
             f"table {table.name} is not as this release made it: {min(missing)} is missing",
             "restore the schema from your backup, or name another keyspace",
         )
+
+
+def _version(connection: Connection) -> str | None:
+    """Return the version that is stored; None while the catalog is being made.
+
+    SUBTLE: a table is in the node's books a moment before the node knows it. Whoever looks in
+    that moment asks for the table too, and has it when the node is done with who came first.
+    """
+    try:
+        return read_setting(connection, VERSION_SETTING)
+    except InvalidUsage:
+        connection.define(SETTINGS.statement(connection.address.keyspace))
+        return read_setting(connection, VERSION_SETTING)
 
 
 def _check_version(address: Address, stored: str | None) -> None:

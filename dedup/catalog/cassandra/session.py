@@ -240,10 +240,31 @@ class Connection:
             self._disown(self._made)
         cluster = self._cluster()
         try:
-            return _Made(cluster, cluster.connect())
+            return _Made(cluster, self._connect(cluster))
         except BaseException:
             cluster.shutdown()
             raise
+
+    def _connect(self, cluster: Cluster) -> Any:
+        try:
+            return cluster.connect()
+        except NoHostAvailable:
+            # Nodes were found, and none is where we may look for them.
+            known = {str(host.datacenter) for host in cluster.metadata.all_hosts()} - {"None"}
+            self.check_datacenter(known)
+            raise
+
+    def check_datacenter(self, known: set[str]) -> None:
+        """Refuse an address that names a data centre which is not known."""
+        address = self.address
+        named = {address.datacenter, *(name for name, _ in address.replication)} - {""}
+        if known and named - known:
+            raise InvalidUsage(
+                "open a catalog",
+                address.url,
+                f"there is no data centre {', '.join(sorted(named - known))}; nothing was written: "
+                f"the cluster has {', '.join(sorted(known))}",
+            )
 
     def _disown(self, made: _Made) -> None:
         """Keep an inherited session from being shut down here, at exit or by the collector.
