@@ -8,6 +8,7 @@ from dedup.errors import (
     InvalidUsage,
     Unavailable,
 )
+from delivery.records import Output, Record
 
 __all__ = [
     "Corrupt",
@@ -15,5 +16,7 @@ __all__ = [
     "Fenced",
     "Indeterminate",
     "InvalidUsage",
+    "Output",
+    "Record",
     "Unavailable",
 ]
