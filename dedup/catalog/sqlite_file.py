@@ -40,8 +40,9 @@ PAGE_BYTES = 16384
 LOCK_SECONDS_MAX = 30.0
 #: Backstop behind the lock, for strangers such as a shell with the database open.
 BUSY_MS_MAX = 10_000
-#: A process checkpoints when it has written this much since its last checkpoint.
-CHECKPOINT_BYTES = 4 * 1024 * 1024
+#: A process checkpoints when it has written this much since its last checkpoint. A checkpoint
+#: waits for the disk twice: after every 4 MiB it cost a tenth of the speed of blobs.
+CHECKPOINT_BYTES = 16 * 1024 * 1024
 #: Above this size of the log a checkpoint also waits for readers and cuts it off.
 WAL_BYTES_MAX = 64 * 1024 * 1024
 #: How long that checkpoint waits for readers; if in vain, the next one tries again.
@@ -96,12 +97,13 @@ _SCHEMA = (
         lane TEXT NOT NULL, incarnation BLOB NOT NULL, seq INTEGER NOT NULL, entry BLOB NOT NULL,
         PRIMARY KEY (lane, incarnation, seq)
     ) STRICT, WITHOUT ROWID""",
-    # The bytes stand last, so that listing slots never reads them.
+    # With row ids, unlike the others: measured, blobs go in 1.2 to 1.6 times as fast as into the
+    # leaves of the key's own tree, which split in the middle. Listing slots reads the key alone.
     """CREATE TABLE chunk (
         kind TEXT NOT NULL, lane TEXT NOT NULL, seq INTEGER NOT NULL, incarnation BLOB NOT NULL,
         attempt BLOB NOT NULL, ordinal INTEGER NOT NULL, bytes BLOB NOT NULL,
         PRIMARY KEY (kind, lane, seq, incarnation, attempt, ordinal)
-    ) STRICT, WITHOUT ROWID""",
+    ) STRICT""",
     """CREATE TABLE segment_list (
         lane TEXT NOT NULL PRIMARY KEY, version INTEGER NOT NULL, list BLOB NOT NULL
     ) STRICT, WITHOUT ROWID""",

@@ -94,7 +94,8 @@ def test_a_lost_append_writes_nothing_and_keeps_what_is_held_back(path, file_sto
     assert file_store.get(Blob.OUTPUTS, slot(lane, lost)) == [b"x"]
 
 
-def test_the_log_stays_bounded(path, file_store, lane):
+def test_the_log_stays_bounded(path, file_store, lane, monkeypatch):
+    monkeypatch.setattr(sqlite_file, "CHECKPOINT_BYTES", 2 * 1024 * 1024)
     row = raw_lane()
     file_store.create(lane, row, b"entry")
     ref, largest = row.ref, 0
@@ -106,6 +107,7 @@ def test_the_log_stays_bounded(path, file_store, lane):
 
 def test_a_reader_that_never_ends_cannot_grow_the_log_for_ever(path, file_store, lane, monkeypatch):
     """It keeps the log while it reads; with its end the next checkpoint cuts the log off."""
+    monkeypatch.setattr(sqlite_file, "CHECKPOINT_BYTES", 2 * 1024 * 1024)
     monkeypatch.setattr(sqlite_file, "WAL_BYTES_MAX", 2 * sqlite_file.CHECKPOINT_BYTES)
     monkeypatch.setattr(sqlite_file, "TRUNCATE_MS_MAX", 1)
     row = raw_lane()
