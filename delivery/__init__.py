@@ -1,4 +1,13 @@
-"""Exactly-once delivery for PySpark and Kafka: everything a user imports."""
+"""Exactly-once delivery for PySpark and Kafka: everything a user imports.
+
+What is more than an error is loaded when it is asked for: pytest loads our plugin, and so this
+package, in every project it is installed in.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from dedup.errors import (
     Corrupt,
@@ -8,7 +17,9 @@ from dedup.errors import (
     InvalidUsage,
     Unavailable,
 )
-from delivery.records import Output, Record
+
+if TYPE_CHECKING:
+    from delivery.records import Output, Record
 
 __all__ = [
     "Corrupt",
@@ -20,3 +31,12 @@ __all__ = [
     "Record",
     "Unavailable",
 ]
+
+#: Where the other names are.
+_HOMES = dict.fromkeys(("Output", "Record"), "delivery.records")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,6 +1,6 @@
 """The testing kit that ships: `run` for users' unit tests, faulty wrappers, the explorer.
 
-What brings numpy and pyarrow along is loaded when it is asked for: pytest loads the plugin, and so
+Most names are loaded when they are asked for: pytest loads the plugin, and so
 this package, in every project it is installed in.
 """
 
@@ -9,11 +9,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from delivery.records import Output, Record
+# Not lazy: the function `explore` has to take the module's place before anybody asks for it.
 from delivery.testing.explore import Found, Report, Violation, World, explore, replay
-from delivery.testing.faulty import Crashed, Fault, FaultyStore, Request, Wire
 
 if TYPE_CHECKING:
+    from delivery.records import Output, Record
+    from delivery.testing.faulty import Crashed, Fault, FaultyStore, Request, Wire
     from delivery.testing.faulty_ports import FaultyEmitter, FaultyReader, check_emitter
     from delivery.testing.source import CRASH, ROUND, Repeat
     from delivery.testing.trials import PlanFailed, RunResult, StoppedInPlanError, run
@@ -44,16 +45,18 @@ __all__ = [
     "run",
 ]
 
-#: Where the other names are. A module may not be called like one of them: importing it would put
+#: Where the other names are. No other module may be called like one of them: importing it would put
 #: the module in the name's place.
 _HOMES = {
-    **dict.fromkeys(("CRASH", "ROUND", "Repeat"), "delivery.testing.source"),
-    **dict.fromkeys(
-        ("FaultyEmitter", "FaultyReader", "check_emitter"), "delivery.testing.faulty_ports"
-    ),
-    **dict.fromkeys(
-        ("PlanFailed", "RunResult", "StoppedInPlanError", "run"), "delivery.testing.trials"
-    ),
+    name: module
+    for module, names in {
+        "delivery.records": ("Output", "Record"),
+        "delivery.testing.faulty": ("Crashed", "Fault", "FaultyStore", "Request", "Wire"),
+        "delivery.testing.faulty_ports": ("FaultyEmitter", "FaultyReader", "check_emitter"),
+        "delivery.testing.source": ("CRASH", "ROUND", "Repeat"),
+        "delivery.testing.trials": ("PlanFailed", "RunResult", "StoppedInPlanError", "run"),
+    }.items()
+    for name in names
 }
 
 

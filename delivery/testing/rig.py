@@ -34,7 +34,7 @@ from delivery.testing.explore import Violation
 from delivery.testing.faulty import Crashed, Fault, FaultyStore, Request, Wire
 from delivery.testing.faulty_ports import FaultyEmitter, FaultyReader
 from delivery.testing.plan import ZOMBIE, Plan
-from delivery.testing.source import Script
+from delivery.testing.source import Death, Script
 from sinks.memory import MemoryEmitter
 
 #: The lane's name, as it stands in what goes wrong.
@@ -105,9 +105,8 @@ class _Watched:
 
     def run(self, record: Record) -> list[Output]:
         rig = self._rig
-        if rig.crashes and rig.crashes[0] <= record.offset:
-            del rig.crashes[0]
-            raise Crashed("marker")
+        if rig.deaths and rig.deaths[0].due_before(record.offset):
+            raise Crashed(rig.deaths.pop(0))
         rig.last = record
         try:
             outputs = list(rig.case.stage.run(record))
@@ -116,6 +115,8 @@ class _Watched:
             rig.failures[record.offset] = rig.failures.get(record.offset, 0) + 1
             raise
         rig.executions.append(Execution(record.offset, tuple(outputs)))
+        if rig.deaths and rig.deaths[0].due_after(record.offset):
+            raise Crashed(rig.deaths.pop(0))
         return outputs
 
     def _fit(self, outputs: list[Output]) -> None:
@@ -147,7 +148,7 @@ class Rig:
     #: The record user code was called with last.
     last: Record | None = None
     #: Markers that the source has not come to yet.
-    crashes: list[int] = field(default_factory=list)
+    deaths: list[Death] = field(default_factory=list)
     #: Requests that are carried out when everybody has finished.
     late: list[Callable[[], object]] = field(default_factory=list)
     started: int = 0
@@ -162,7 +163,7 @@ class Rig:
             self.broker.create(topic)
         for record in self.case.script.records:
             self.broker.append(self.source, record)
-        self.crashes = list(self.case.script.crashes)
+        self.deaths = list(self.case.script.deaths)
         self._pending = [(event.what, event.call) for event in self.plan]
 
     @property
@@ -183,7 +184,7 @@ class Rig:
             InvalidUsage: the records or the stage cannot be run.
             Violation: a process ended as none may.
         """
-        most = len(self.plan) + len(self.case.script.crashes) + SPARE_PROCESSES
+        most = len(self.plan) + len(self.case.script.deaths) + SPARE_PROCESSES
         while not self.done:
             if self.started == most:
                 raise Violation(f"{most} processes have not come to the end: a livelock")
@@ -245,9 +246,9 @@ class Rig:
     def _ended(self, runner: LaneRunner, stop: m.Stop) -> None:
         error = runner.state.error
         if stop.end is m.End.DONE:
-            # A crash behind the last record that user code saw: this one died as it ended.
-            self.done = not self.crashes
-            self.crashes.clear()
+            # A marker behind the last record that user code saw: this one died as it ended.
+            self.done = not self.deaths
+            self.deaths.clear()
         elif isinstance(error, StoppedByRecordError | InvalidUsage):
             raise error
         elif stop.end in (m.End.CORRUPT, m.End.REFUSED, m.End.FENCED) or not self.plan:

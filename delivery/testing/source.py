@@ -26,7 +26,9 @@ class Marker(Enum):
     ROUND = "round"
 
 
-#: The process dies when it gets here: before user code sees the next fresh record, or as it ends.
+#: The process dies here: user code has returned for the record before, and its bundle is not sealed.
+#: Behind `ROUND`, at the beginning, or behind a repeat it dies before user code sees the next record,
+#: or as it ends.
 CRASH = Marker.CRASH
 #: The publisher waits: a bundle ends here, and the next record comes once all before is delivered.
 ROUND = Marker.ROUND
@@ -43,13 +45,30 @@ class Repeat:
 Item = Record | Repeat | Marker
 
 
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A process dies between the record below an offset and the one at it."""
+
+    offset: int
+    #: As soon as user code has returned for the record below.
+    early: bool
+
+    def due_before(self, offset: int) -> bool:
+        """Tell whether the process dies before user code sees the record at `offset`."""
+        return self.offset <= offset
+
+    def due_after(self, offset: int) -> bool:
+        """Tell whether the process dies when user code has returned for the record at `offset`."""
+        return self.early and self.offset == offset + 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
     """A source, taken apart."""
 
     records: tuple[Record, ...]
-    #: Offsets before which the process dies, once each, in order.
-    crashes: tuple[int, ...] = ()
+    #: Once each, in order.
+    deaths: tuple[Death, ...] = ()
     #: Offsets that are not polled before everything below them is delivered.
     rounds: frozenset[int] = frozenset()
 
@@ -61,15 +80,15 @@ class Script:
             InvalidUsage: something in it is neither, or repeats what was not sent or has no name.
         """
         records: list[Record] = []
-        crashes, rounds = [], set()
+        deaths, rounds = [], set()
         for index, item in enumerate(items):
             if item is CRASH:
-                crashes.append(len(records))
+                deaths.append(Death(len(records), len(records) not in rounds))
             elif item is ROUND:
                 rounds.add(len(records))
             else:
                 records.append(_record(index, item, records, id_from))
-        return Script(records=tuple(records), crashes=tuple(crashes), rounds=frozenset(rounds))
+        return Script(records=tuple(records), deaths=tuple(deaths), rounds=frozenset(rounds))
 
 
 def _record(index: int, item: object, before: list[Record], id_from: IdFrom) -> Record:

@@ -37,6 +37,8 @@ from delivery.testing.source import Item, Script, id_of
 EVERYWHERE = "everywhere"
 #: More plans than this are not a unit test any more.
 PLANS_MAX = 20_000
+#: Longest text about a record in a failure.
+RECORD_TEXT_MAX = 1000
 #: Bundles of the first process and of the second; all later ones take the rest at once.
 BUNDLES = (3, 2, 1)
 
@@ -86,6 +88,14 @@ class StoppedInPlanError(StoppedByRecordError):
 
 
 @dataclass(frozen=True, slots=True)
+class _Around:
+    """What a user's test does around every plan."""
+
+    setup: Callable[[], object] | None
+    check: Callable[[RunResult], object] | None
+
+
+@dataclass(frozen=True, slots=True)
 class _Trial:
     """A plan that was run."""
 
@@ -105,6 +115,7 @@ def run(
     cuts: Sequence[Sequence[int]] | None = None,
     zombies: int = 0,
     kinds: Sequence[Fault] = CRASHES,
+    setup: Callable[[], object] | None = None,
     check: Callable[[RunResult], object] | None = None,
 ) -> RunResult:
     """Run a stage over records and return its outputs as a receiver sees them.
@@ -124,6 +135,7 @@ def run(
         zombies: how many processes of a plan may sleep before a call while another does all there
             is to do, and wake after it.
         kinds: what may befall a call; a crash before or after it unless told otherwise.
+        setup: called before every plan; puts back what user code keeps or uses up outside.
         check: called with the outputs after every plan; raises or asserts what must hold.
 
     Returns:
@@ -135,9 +147,10 @@ def run(
         InvalidUsage: an argument is wrong, or the line belongs to another test.
     """
     case = _case(stage, records, id_of(id_from), edges, cuts, dead_letters=dead_letter)
+    around = _Around(setup, check)
     if crash is not None and crash != EVERYWHERE:
-        return _replayed(case, plan_of(crash), check)
-    first = _try(case, (), check)
+        return _replayed(case, plan_of(crash), around)
+    first = _try(case, (), around)
     budget = Budget(tuple(kinds), faults=int(crash == EVERYWHERE), zombies=zombies)
     waiting = [iter(budget.longer((), first.calls, -1))]
     while waiting:
@@ -149,14 +162,14 @@ def run(
             hint = "give it fewer records or fewer zombies; nothing was found so far"
             raise InvalidUsage("run a stage in every plan", f"{PLANS_MAX} plans", hint)
         first.result.plans += 1
-        trial = _try(case, plan, check)
+        trial = _try(case, plan, around)
         waiting.append(iter(budget.longer(plan, trial.calls, trial.last_event)))
     return first.result
 
 
-def _replayed(case: Case, plan: Plan, check: Callable[[RunResult], object] | None) -> RunResult:
+def _replayed(case: Case, plan: Plan, around: _Around) -> RunResult:
     rig = Rig(case, plan)
-    result = _judged(rig, check)
+    result = _judged(rig, around)
     if rig.misfit is not None:
         raise InvalidUsage(
             "replay a plan",
@@ -167,41 +180,55 @@ def _replayed(case: Case, plan: Plan, check: Callable[[RunResult], object] | Non
     return result
 
 
-def _try(case: Case, plan: Plan, check: Callable[[RunResult], object] | None) -> _Trial:
+def _try(case: Case, plan: Plan, around: _Around) -> _Trial:
     rig = Rig(case, plan)
-    result = _judged(rig, check)
+    result = _judged(rig, around)
     # User code that makes another number of outputs may never come to the call: nothing happened,
     # and nothing can be added to it.
     last = len(rig.calls) if rig.misfit is not None else rig.last_event
     return _Trial(result, tuple(rig.calls), last)
 
 
-def _judged(rig: Rig, check: Callable[[RunResult], object] | None) -> RunResult:
+def _judged(rig: Rig, around: _Around) -> RunResult:
     """Carry out a plan and judge what it came to."""
     line = line_of(rig.plan)
+    if around.setup is not None:
+        around.setup()
     try:
         rig.go()
         received = receive(rig)
         judge_effects(rig, received)
     except StoppedByRecordError as error:
-        hint = ""
-        if any(done.offset == getattr(rig.last, "offset", None) for done in rig.executions):
-            hint = "\nIt had gone through before: after a crash, user code gets a record again."
-        raise StoppedInPlanError(
-            f"{error}\nThe record: {rig.last}{hint}", line
-        ) from error.__cause__
+        text = f"{error}\n{_seen(rig)}"
+        raise StoppedInPlanError(text, line) from error.__cause__
     except AssertionError as violation:
         raise PlanFailed(str(violation), line) from violation
     every = [[output.record for output in edge] for edge in received]
     edges, letters = every[: rig.case.edges], every[rig.case.edges :]
     duplicates = len(rig.case.script.records) - len(names(rig))
     result = RunResult(edges, [letter for edge in letters for letter in edge], duplicates)
-    if check is not None:
+    if around.check is not None:
         try:
-            check(result)
+            around.check(result)
         except Exception as error:
             raise PlanFailed(f"check: {type(error).__name__}: {error}", line) from error
     return result
+
+
+def _seen(rig: Rig) -> str:
+    """Say which record user code was called with last, and whether it had gone through."""
+    record = rig.last
+    assert record is not None, "user code raised, so it was called"
+    text = f"key={record.key!r} value={record.value!r} headers={record.headers!r}"
+    lines = [f"The record: {text[:RECORD_TEXT_MAX]}"]
+    if any(done.offset == record.offset for done in rig.executions):
+        lines.append("It had gone through before: after a crash, user code gets a record again.")
+    elif rig.plan:
+        lines.append(
+            "It went through when nothing went wrong: what user code uses up from one plan to the "
+            "next is put back with run(..., setup=...)."
+        )
+    return "\n".join(lines)
 
 
 def _case(
