@@ -15,7 +15,7 @@ from delivery.testing.trials import EVERYWHERE
 pytest_plugins = ["pytester"]
 
 #: Not ours, and slower than what is tested here.
-WITHOUT = ("-p", "no:randomly", "-p", "no:cacheprovider")
+WITHOUT = ("-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:hypothesispytest")
 
 FRAGILE = """
 from delivery.testing import Record
