@@ -127,7 +127,8 @@ class ExactIndex:
         raise Unavailable(
             "rebuild the ids of a lane",
             self._lane,
-            "entries were collected faster than they could be read; nothing was written: run again",
+            "entries went away faster than they could be read, or the catalog was put back under this "
+            "lane; nothing was written: run again",
         )
 
     def _listed_parts(self, slots: tuple) -> list[Part] | None:  # type: ignore[type-arg]

@@ -92,6 +92,7 @@ class Judge:
         index: the ids this lane has decided.
         id_from: how a publisher names its records.
         senders: the lanes that write what this lane reads.
+        rows: senders' rows read before; a cache, asked again whenever a record claims more.
     """
 
     def __init__(
@@ -100,12 +101,13 @@ class Judge:
         index: ExactIndex,
         id_from: IdFrom,
         senders: Callable[[], Iterable[str]],
+        rows: dict[str, LaneRow] | None = None,
     ) -> None:
         self._catalog = catalog
         self._index = index
         self._id_from = id_from
         self._senders = senders
-        self._rows: dict[str, LaneRow] = {}
+        self._rows = rows if rows is not None else {}
 
     def forget_senders(self) -> None:
         """Read every sender's row anew: this lane lost a race or begins again."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeVar
 
-from dedup.catalog.catalog import Catalog, inline
+from dedup.catalog.catalog import Catalog
 from dedup.catalog.store import Blob
 from dedup.errors import DeliveryError, Indeterminate, Unavailable
 from dedup.formats.segment import segment_chunks
@@ -260,8 +260,8 @@ class LaneRunner:
             learned=work.verdicts.learned,
             outputs=outputs,
             segment=segment,
-            inline_outputs=inline(chunks),
-            inline_segment=inline(ids),
+            inline_outputs=self._catalog.inline(chunks),
+            inline_segment=self._catalog.inline(ids),
         )
         return m.Stored(store.ticket, seal)
 

@@ -58,8 +58,9 @@ class Resolution:
 class Catalog:
     """Lanes, outputs, segments and acknowledgements, over one store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, inline_bytes_max: int = INLINE_BYTES_MAX) -> None:
         self.store = store
+        self._inline_bytes_max = inline_bytes_max
 
     # Lanes ------------------------------------------------------------------------------------
 
@@ -161,7 +162,7 @@ class Catalog:
     def put(self, kind: Blob, slot: Slot, chunks: Sequence[bytes], rows: int) -> BlobRef:
         """Store an attempt's chunks, unless they are small enough to ride in its seal.
 
-        Whoever seals puts `inline(chunks)` into the seal; what is too large for it is stored here.
+        Whoever seals puts `self.inline(chunks)` into the seal; what is too large for it is stored here.
         """
         for chunk in chunks:
             if len(chunk) > CHUNK_BYTES_MAX:
@@ -172,9 +173,13 @@ class Catalog:
                     "nothing was stored: cut it smaller",
                 )
         ref = blob_ref(chunks, rows)
-        if chunks and not inline(chunks):
+        if chunks and not self.inline(chunks):
             self.store.put(kind, slot, chunks)
         return ref
+
+    def inline(self, chunks: Sequence[bytes]) -> bytes:
+        """Return what may ride inside the seal: a single small chunk, or nothing."""
+        return inline(chunks, self._inline_bytes_max)
 
     def get(self, kind: Blob, lane: str, seal: Seal) -> list[bytes] | None:
         """Return the chunks a seal refers to; None if they are gone.
@@ -234,9 +239,9 @@ class Catalog:
         return LaneRow(head=head, ack=ack, collected=raw.collected)
 
 
-def inline(chunks: Sequence[bytes]) -> bytes:
+def inline(chunks: Sequence[bytes], bytes_max: int = INLINE_BYTES_MAX) -> bytes:
     """Return what may ride inside the seal: a single small chunk, or nothing."""
-    return chunks[0] if len(chunks) == 1 and len(chunks[0]) <= INLINE_BYTES_MAX else b""
+    return chunks[0] if len(chunks) == 1 and len(chunks[0]) <= bytes_max else b""
 
 
 def blob_ref(chunks: Sequence[bytes], rows: int) -> BlobRef:

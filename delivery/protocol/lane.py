@@ -187,14 +187,15 @@ def _appended(lane: Lane, index: int, event: m.Appended) -> Result:
     bundle = lane.pending[index]
     if event.outcome is m.Outcome.WON:
         return _won(lane)
-    if event.outcome is m.Outcome.LOST:
-        return _lost(lane)
-    if lane.unknown >= lane.limits.unknown_max:
+    # SUBTLE: "refused" is looked into like "unknown". A driver that repeats a request whose reply
+    # was lost is refused by its own first one, and an attempt must not be given up that is sealed.
+    unknown = lane.unknown + (event.outcome is m.Outcome.UNKNOWN)
+    if unknown > lane.limits.unknown_max:
         return _close(lane, m.End.INDETERMINATE, "an append stayed unanswered; it may have won")
     assert bundle.ref is not None, "an appended bundle was classified"
     lane = _put(lane, index, replace(bundle, step=Step.RESOLVING))
     resolve = m.Resolve(bundle.ticket, bundle.ref.incarnation, bundle.ref.seq)
-    return replace(lane, unknown=lane.unknown + 1), [resolve]
+    return replace(lane, unknown=unknown), [resolve]
 
 
 def _resolved(lane: Lane, index: int, event: m.Resolved) -> Result:

@@ -15,9 +15,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from dedup.errors import DeliveryError
+
 
 class Violation(AssertionError):
     """Something that must always hold does not."""
+
+
+class MisfitError(Exception):
+    """A stored plan names a choice that its world does not offer: the plan is out of date."""
 
 
 class World(Protocol):
@@ -82,43 +88,45 @@ def explore(initial: World, *, states_max: int | None = None) -> Report:
             if ended:
                 report.ends += 1
                 world.finish()
-        except AssertionError as violation:
-            # Violations and the core's own assertions alike: neither may ever be seen.
+        except (AssertionError, DeliveryError) as violation:
+            # Violations, the core's own assertions and rows that nobody can read any more: none of
+            # them may ever be seen. What befalls a process stays inside the world.
             report.found = Found((*plan, choice) if choice else plan, str(violation))
             return report
     return report
 
 
 def replay(initial: World, line: str) -> World:
-    """Follow a plan line and return the world it leads to. Raises what the plan runs into."""
+    """Follow a plan line and return the world it leads to.
+
+    Raises:
+        AssertionError: what the plan runs into.
+        MisfitError: the plan is not one of this world.
+    """
     world = initial
     for wanted in line.split():
         for choice, make in world.successors():
-            following = make()
             if choice == wanted:
-                world = following
+                world = make()
                 break
         else:
-            raise Violation(f"the plan does not fit this world: no choice {wanted}")
+            raise MisfitError(f"the plan does not fit this world: no choice {wanted}")
     return world
 
 
-def kills(initial: World, line: str) -> bool:
-    """Tell whether following a plan, and then whatever is left, ends in a violation."""
+def outcome(initial: World, line: str) -> str:
+    """Follow a plan, then take the first choice until nothing is left; return the violation.
+
+    An empty answer says that everything held.
+    """
     try:
         world = replay(initial, line)
-        _run_out(world)
-    except AssertionError:
-        return True
-    return False
-
-
-def _run_out(world: World) -> None:
-    """Take the first choice until nothing is left, then check the end."""
-    while True:
-        for _, make in world.successors():
-            world = make()
-            break
-        else:
-            world.finish()
-            return
+        while True:
+            for _, make in world.successors():
+                world = make()
+                break
+            else:
+                world.finish()
+                return ""
+    except (AssertionError, DeliveryError) as violation:
+        return str(violation) or type(violation).__name__

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from delivery.checker import Kind
 from delivery.judge import IdFrom
 from delivery.protocol.state import Limits
 from delivery.records import Output, Record
@@ -35,8 +36,11 @@ class LaneSpec:
     id_from: IdFrom
     senders: tuple[str, ...] = ()
     keep_ids: bool = False
-    #: Where the lane starts if it never was.
-    start: int = 0
+    #: Per generation: where the lane starts if it never was. The last one serves all later.
+    starts: tuple[int, ...] = (0,)
+    #: Per generation: where the reader itself stands, as after a checkpoint that was lost or put
+    #: back; None: at the lane's frontier, wherever that is.
+    positions: tuple[int | None, ...] = (None,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +60,18 @@ class Scenario:
     #: Lanes on which a collector may start, once each time they are named.
     collectors: tuple[str, ...] = ()
     restores: int = 0
+    #: Lanes that a restore puts back; None: all of them.
+    restored: tuple[str, ...] | None = None
+    #: Whether everything is stopped before a restore, as it ought to be.
+    orderly: bool = False
+    #: Hosts that the generations of processes take turns on; each has id indexes of its own.
+    hosts: int = 1
+    #: Whether small chunks may ride in the seal, where no collector and no other attempt meets them.
+    inline: bool = False
+    #: Whether a process may rightly refuse to go on.
+    refusals: bool = False
+    #: What the promise does not exclude here: findings of these kinds on these lanes.
+    pardoned: frozenset[tuple[str, Kind]] = frozenset()
     window_ms: int = 1_000
     limits: Limits = field(default_factory=Limits)
 
@@ -63,8 +79,3 @@ class Scenario:
     def fed(self) -> frozenset[str]:
         """The topics that a lane of this world writes: they grow while it runs."""
         return frozenset(spec.writes for spec in self.lanes)
-
-    @property
-    def quiet(self) -> bool:
-        """Whether nobody reads or deletes what an attempt stored before it is sealed."""
-        return not self.collectors and not self.restores

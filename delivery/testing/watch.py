@@ -17,8 +17,7 @@ from dedup.catalog.catalog import Catalog
 from dedup.catalog.memory import MemoryStore
 from dedup.catalog.store import Blob, RawLane
 from dedup.model import LaneRow, Source
-if TYPE_CHECKING:
-    from delivery.checker import Evidence, check
+from delivery.checker import Evidence, LaneInput, Log, check
 from delivery.header import NAME, decode_header
 from delivery.outputs import decode_outputs
 from delivery.protocol import messages as m
@@ -26,6 +25,9 @@ from delivery.testing.explore import Violation
 
 if TYPE_CHECKING:
     from delivery.testing.world import LaneWorld, Process
+
+#: No plan has that many faults: a lane whose processes end more often than this never gets on.
+GENERATIONS_MAX = 8
 
 
 @dataclass(slots=True)
@@ -71,12 +73,17 @@ class Watch:
 
     def ended(self, world: LaneWorld, process: Process, stop: m.Stop) -> None:
         """Check what a process leaves behind when it stops."""
-        if stop.end in (m.End.CORRUPT, m.End.REFUSED):
+        refused = stop.end is m.End.REFUSED and not world.scenario.refusals
+        if refused or stop.end is m.End.CORRUPT:
             raise Violation(f"{process.name} stopped as {stop.end.value}: {stop.why}")
         if stop.end is m.End.FENCED and not world.restored:
             raise Violation(f"{process.name} was fenced, and nobody fences: {stop.why}")
-        if stop.end is m.End.BROKEN and world.faults == world.scenario.faults:
+        if stop.end is m.End.BROKEN and not (
+            world.restored or world.faults < world.scenario.faults
+        ):
             raise Violation(f"{process.name} broke though nothing failed: {stop.why}")
+        if process.generation > GENERATIONS_MAX:
+            raise Violation(f"{process.spec.name} is started again and again: {stop.why}")
         if stop.end is m.End.DONE:
             row = Catalog(MemoryStore(world.tables)).load(process.spec.name)
             assert row is not None, "a lane that somebody ran exists"
@@ -88,14 +95,33 @@ class Watch:
         for process in world.processes.values():
             if not process.state.lane.idle:
                 raise Violation(f"{process.name} is stuck: {process.state.lane}")
-        findings = check(evidence(world))
+        findings = [
+            finding
+            for finding in check(evidence(world))
+            if (finding.lane, finding.kind) not in world.scenario.pardoned
+        ]
         if findings:
             raise Violation("; ".join(str(finding) for finding in findings))
+        _losers_lost(world)
 
 
 def evidence(world: LaneWorld) -> Evidence:
     """Return what the independent checker is shown: the raw input, catalog and output."""
-    raise NotImplementedError
+    logs = {
+        source: Log(records, len(records)) for source, records in world.broker.partitions.items()
+    }
+    lanes = {spec.name: LaneInput(id_from=spec.id_from) for spec in world.scenario.lanes}
+    store = MemoryStore(world.tables)
+    return Evidence(store=store, logs=logs, lanes=lanes, finished=True, restored=world.restored)
+
+
+def _losers_lost(world: LaneWorld) -> None:
+    """Who is noted as a loser did not win: what is undecided is not given up."""
+    catalog = Catalog(MemoryStore(world.tables))
+    for slot in world.tables.losers:
+        seal = catalog.seal(slot.lane, slot.incarnation, slot.seq)
+        if seal is not None and seal.ref.attempt == slot.attempt:
+            raise Violation(f"{slot} was given up as lost, but it is sealed")
 
 
 def _monotone(lane: str, before: LaneRow, now: LaneRow) -> None:

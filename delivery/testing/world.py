@@ -14,14 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from connectors.memory import MemoryReader
 from dedup import backup
-from dedup.catalog.catalog import Catalog
+from dedup.catalog.catalog import INLINE_BYTES_MAX, Catalog
 from dedup.catalog.memory import MemoryStore, Tables
 from dedup.collect import Keep, Step, survey
 from dedup.index import ExactIndex, Ids, Memo
-from dedup.model import Frontier, Source
+from dedup.model import Frontier, Head, LaneRow, Source
 from delivery.broker import MemoryBroker
 from delivery.judge import Judge
 from delivery.protocol import messages as m
@@ -33,6 +34,8 @@ from delivery.testing.faulty import Crashed, Fault, FaultyStore, Request, Wire
 from delivery.testing.scenario import LaneSpec, Scenario, UserCode
 from delivery.testing.watch import Watch
 from sinks.memory import MemoryEmitter
+
+_T = TypeVar("_T")
 
 #: What time it is in every world. Lanes' own numbers move, the clock decides nothing.
 NOW_MS = 600_000_000
@@ -52,10 +55,22 @@ class Process:
     generation: int
     state: State
     minted: int = 0
+    #: Where its reader stands by itself; None: wherever the lane is.
+    position: int | None = None
+    #: Rows of senders that it remembers.
+    senders: dict[str, LaneRow] = field(default_factory=dict)
+    #: Hash of everything above, once it was asked for.
+    mark: int | None = None
 
     def copy(self) -> Process:
-        """Return a snapshot."""
-        return replace(self, state=self.state.copy())
+        """Return a snapshot, about to change."""
+        return replace(self, state=self.state.copy(), senders=dict(self.senders), mark=None)
+
+    def hashed(self) -> int:
+        """Return the hash of all that the future depends on."""
+        if self.mark is None:
+            self.mark = hash(_picture(self))
+        return self.mark
 
 
 @dataclass(slots=True)
@@ -107,7 +122,7 @@ class LaneWorld:
     broker: MemoryBroker = field(default_factory=MemoryBroker)
     processes: dict[str, Process] = field(default_factory=dict)
     collectors: dict[str, Collector] = field(default_factory=dict)
-    memos: dict[str, Memo] = field(default_factory=dict)
+    memos: dict[tuple[str, int], Memo] = field(default_factory=dict)
     late: tuple[Request, ...] = ()
     started: dict[str, int] = field(default_factory=dict)
     faults: int = 0
@@ -115,6 +130,8 @@ class LaneWorld:
     swaps: int = 0
     collections: tuple[str, ...] = ()
     restores: int = 0
+    #: Heads that the backup has taken so far, and the backup once it is complete.
+    taken: tuple[tuple[str, Head], ...] = ()
     backup: tuple[bytes, ...] | None = None
     watch: Watch = field(default_factory=Watch)
     #: Changing calls of the last step, so that each of them can be let fail.
@@ -155,9 +172,9 @@ class LaneWorld:
             self,
             tables=self.tables.copy(),
             broker=self.broker.copy(),
-            processes={name: process.copy() for name, process in self.processes.items()},
+            processes=dict(self.processes),
             collectors=dict(self.collectors),
-            memos={lane: _copy_memo(memo) for lane, memo in self.memos.items()},
+            memos=dict(self.memos),
             started=dict(self.started),
             watch=self.watch.copy(),
         )
@@ -177,7 +194,8 @@ class LaneWorld:
             yield f"+{lane}", lambda n=lane: self._then(lambda w: w.zombie(n))  # type: ignore[misc]
         for lane in sorted(set(self.collections)):
             yield f"%{lane}", lambda n=lane: self._then(lambda w: w.survey(n))  # type: ignore[misc]
-        if self.restores and self.backup is None:
+        exist = all(spec.name in self.tables.lanes for spec in self.scenario.lanes)
+        if self.restores and self.backup is None and exist:
             yield "#backup", lambda: self._then(LaneWorld.back_up)
         if self.restores and self.backup is not None:
             yield "#restore", lambda: self._then(LaneWorld.restore)
@@ -187,13 +205,13 @@ class LaneWorld:
         picture = (
             self.tables.frozen(),
             frozenset(self.broker.partitions.items()),
-            tuple((name, _picture(process)) for name, process in sorted(self.processes.items())),
+            tuple((name, process.hashed()) for name, process in sorted(self.processes.items())),
             tuple((c.name, c.read, len(c.steps)) for c in self.collectors.values()),
             tuple((lane, _memo_picture(memo)) for lane, memo in sorted(self.memos.items())),
             self.late,
             tuple(sorted(self.started.items())),
             (self.faults, self.zombies, self.swaps, self.collections, self.restores),
-            (self.backup, self.restored, self.done),
+            (self.taken, self.backup, self.restored, self.done),
         )
         return (hash(picture), hash((1, picture)))
 
@@ -213,16 +231,19 @@ class LaneWorld:
     def _alone(self) -> str | None:
         """Return a process whose next instruction commutes with whatever anybody else may do.
 
-        Storing touches only what the attempt owns; verdicts and emissions meet others only through
-        a collector, a restore, or a lane that reads what another writes.
+        What an attempt stores meets only collectors. Verdicts that ask no sender, and emissions
+        that no lane of this world reads, meet only collectors and a restore still to come.
         """
-        if not self.scenario.quiet:
+        if self.collections or self.collectors:
             return None
-        apart = not any(spec.senders for spec in self.scenario.lanes)
-        private = (m.Store, m.Classify, m.Emit) if apart else (m.Store,)
+        read = {spec.reads for spec in self.scenario.lanes}
         for name, process in self.processes.items():
-            todo = process.state.todo
-            if todo and isinstance(todo[0], private):
+            nxt = process.state.todo[0] if process.state.todo else None
+            private = isinstance(nxt, m.Store)
+            if not self.restores:
+                private |= isinstance(nxt, m.Classify) and not process.spec.senders
+                private |= isinstance(nxt, m.Emit) and process.spec.writes not in read
+            if private:
                 return name
         return None
 
@@ -266,6 +287,7 @@ class LaneWorld:
                 )
 
     def suffer(self, act: Callable[[LaneWorld], None], fault: Fault, number: int) -> None:
+        """Make a step during which one call fails."""
         self.faults -= 1
         self.planned = (fault, number)
         try:
@@ -274,7 +296,8 @@ class LaneWorld:
             self.planned = None
 
     def perform(self, name: str, index: int) -> None:
-        process = self.processes[name]
+        """Let a process perform one of its outstanding instructions."""
+        process = self._touch(name)
         if index:
             self.swaps -= 1
         instruction = process.state.todo[index]
@@ -288,27 +311,36 @@ class LaneWorld:
             self._replace(process.spec)
             return
         self._account(wire)
+        self.calls = len(wire.calls)
         if answer is not None:
             runner.tell(answer)
-        self._settle(name)
+        self._settle(process, runner)
 
-    def _settle(self, name: str) -> None:
+    def _settle(self, process: Process, runner: LaneRunner) -> None:
         """Let a process do everything that nobody else sees."""
-        process = self.processes[name]
-        runner, wire = self._runner(process, plan=False)
         while True:
             todo = process.state.todo
             if todo and isinstance(todo[0], _SILENT):
                 answer = runner.perform(todo.popleft())
                 if answer is not None:
                     runner.tell(answer)
-            elif process.spec.reads not in self.scenario.fed and self._next_range(process):
-                self.offer(name)
-            else:
+                continue
+            planned = self._next_range(process)
+            if planned is None or process.spec.reads in self.scenario.fed:
                 break
-        self._account(wire)
+            self._hand_over(process, runner, planned)
         if process.state.stopped is not None:
             self._ended(process)
+
+    def _touch(self, name: str) -> Process:
+        """Return a process that this world may change, and its host's index with it."""
+        process = self.processes[name] = self.processes[name].copy()
+        host = self._host(process)
+        self.memos[host] = _copy_memo(self.memos.get(host, Memo()))
+        return process
+
+    def _host(self, process: Process) -> tuple[str, int]:
+        return (process.spec.name, process.generation % self.scenario.hosts)
 
     def _ended(self, process: Process) -> None:
         """A process has ended: what it leaves must be right, and if it gave up another begins."""
@@ -333,10 +365,12 @@ class LaneWorld:
             return None
         planned = lane.planned
         sources = self._sources(process.spec)
-        cuts = process.spec.cuts[min(process.generation, len(process.spec.cuts) - 1)]
+        cuts = _turn(process.spec.cuts, process.generation)
         start, end = {}, {}
         for source in sources:
             at = planned.at(source) or 0
+            if process.position is not None:
+                at = process.position
             high = len(self.broker.partitions[source])
             start[source] = at
             end[source] = min([high, *(cut for cut in cuts if cut > at)])
@@ -345,13 +379,20 @@ class LaneWorld:
         return Frontier.of(start.items()), Frontier.of(end.items())
 
     def offer(self, name: str) -> None:
-        process = self.processes[name]
+        """Let a process poll what has appeared in the log it reads."""
+        process = self._touch(name)
         planned = self._next_range(process)
         assert planned is not None, "there is something to offer"
-        runner, wire = self._runner(process, plan=False)
+        runner, _ = self._runner(process)
+        self._hand_over(process, runner, planned)
+
+    def _hand_over(
+        self, process: Process, runner: LaneRunner, planned: tuple[Frontier, Frontier]
+    ) -> None:
         reader = MemoryReader(self.broker, process.spec.reads, self._sources(process.spec))
+        if process.position is not None:
+            process.position = max(offset for _, offset in planned[1])
         runner.offer(m.Polled(*planned), reader.read(*planned))
-        self._account(wire)
 
     def _start(self, spec: LaneSpec) -> str:
         """Start a process and return its name; it has its first read still before it."""
@@ -359,20 +400,23 @@ class LaneWorld:
         self.started[spec.name] = generation + 1
         name = f"{spec.name.rsplit('/', 1)[-1]}{generation}"
         state = State(lane=Lane(limits=self.scenario.limits))
-        process = Process(name, spec, generation, state)
+        position = _turn(spec.positions, generation)
+        process = Process(name, spec, generation, state, position=position)
         self.processes[name] = process
-        sources = self._sources(spec)
-        runner, _ = self._runner(process, plan=False)
-        runner.tell(m.Opened(Frontier.of((source, spec.start) for source in sources)))
+        sources, start = self._sources(spec), _turn(spec.starts, generation)
+        runner, _ = self._runner(process)
+        runner.tell(m.Opened(Frontier.of((source, start) for source in sources)))
         if spec.reads not in self.scenario.fed:
             runner.tell(m.Ending(self.broker.high(sources)))
         return name
 
     def zombie(self, lane: str) -> None:
+        """Start a second process on a lane; it has read the lane already."""
         self.zombies = _without(self.zombies, lane)
         self.perform(self._start(self._spec(lane)), 0)
 
     def deliver(self, index: int) -> None:
+        """Carry out a late request."""
         request = self.late[index]
         self.late = (*self.late[:index], *self.late[index + 1 :])
         wire = Wire({"store": MemoryStore(self.tables), "log": self.broker})
@@ -381,6 +425,7 @@ class LaneWorld:
     # Collectors, backup, restore --------------------------------------------------------------
 
     def survey(self, lane: str) -> None:
+        """Let a collector read a lane and plan."""
         self.collections = _without(self.collections, lane)
         catalog = Catalog(MemoryStore(self.tables))
         steps = survey(catalog, lane, Keep(window_ms=self.scenario.window_ms))
@@ -389,14 +434,16 @@ class LaneWorld:
             self.collectors[name] = Collector(name, self.tables.frozen(), tuple(steps))
 
     def collect(self, name: str) -> None:
+        """Let a collector do its next step."""
         collector = self.collectors[name]
-        wire = self._wire(plan=True)
+        wire = self._wire()
         catalog = Catalog(FaultyStore(MemoryStore(self.tables), wire))
         try:
             going_on = collector.steps[0].perform(catalog)
         except (Crashed, Exception):  # noqa: BLE001 - whatever befalls a collector ends its plan
             going_on = False
         self._account(wire)
+        self.calls = len(wire.calls)
         rest = collector.steps[1:] if going_on else ()
         if rest:
             self.collectors[name] = replace(collector, steps=rest)
@@ -404,36 +451,55 @@ class LaneWorld:
             del self.collectors[name]
 
     def back_up(self) -> None:
-        self.backup = tuple(backup.back_up(Catalog(MemoryStore(self.tables))))
+        """Take one more head for the backup, in its own order; after the last one, write it."""
+        catalog = Catalog(MemoryStore(self.tables))
+        order = [name for name, _ in self.taken]
+        rest = [lane for lane in backup.downstream_first(catalog) if lane not in order]
+        if rest:
+            self.taken = (*self.taken, (rest[0], backup.take(catalog, rest[0])))
+        if len(rest) <= 1:
+            self.backup = tuple(backup.frames(catalog, self.taken))
 
     def restore(self) -> None:
-        """Put the backup into an empty catalog that everybody sees from now on."""
+        """Put the backup into an empty catalog that everybody sees from now on.
+
+        Lanes that are kept elsewhere, with the database of a same-transaction sink, stay.
+        """
         assert self.backup is not None, "there is a backup"
         self.restores -= 1
         fresh = iter(range(1, 1_000))
-        self.tables = Tables()
+        restored = Tables()
         backup.restore(
-            Catalog(MemoryStore(self.tables)),
+            Catalog(MemoryStore(restored)),
             self.backup,
             lambda: f"restored:{next(fresh)}".encode().ljust(16, b"."),
         )
+        back = self.scenario.restored
+        if back is not None:
+            restored = _mixed(self.tables, restored, back)
+        self.tables = restored
         self.restored, self.done, self.watch.rows = True, frozenset(), {}
+        if self.scenario.orderly:
+            self.processes = {}
         for spec in self.scenario.lanes:
-            self._start(spec)
+            if self.scenario.orderly or back is None or spec.name in back:
+                self._start(spec)
 
     # Inside -----------------------------------------------------------------------------------
 
-    def _runner(self, process: Process, *, plan: bool = True) -> tuple[LaneRunner, Wire]:
+    def _runner(self, process: Process) -> tuple[LaneRunner, Wire]:
         spec = process.spec
-        wire = self._wire(plan=plan)
-        catalog = Catalog(FaultyStore(MemoryStore(self.tables), wire))
-        memo = self.memos.setdefault(spec.name, Memo())
+        wire = self._wire()
+        inline_bytes_max = INLINE_BYTES_MAX if self.scenario.inline else 0
+        store = FaultyStore(MemoryStore(self.tables), wire)
+        catalog = Catalog(store, inline_bytes_max=inline_bytes_max)
+        memo = self.memos.setdefault(self._host(process), Memo())
         index = ExactIndex(catalog, spec.name, self.scenario.window_ms, memo)
         clock = _Clock(process)
         runner = LaneRunner(
             spec.name,
             catalog=catalog,
-            judge=Judge(catalog, index, spec.id_from, lambda: spec.senders),
+            judge=Judge(catalog, index, spec.id_from, lambda: spec.senders, process.senders),
             reader=MemoryReader(self.broker, spec.reads, self._sources(spec)),
             stage=_Code(clock, spec.call),
             emitter=MemoryEmitter(
@@ -447,8 +513,8 @@ class LaneWorld:
         runner.state = process.state
         return runner, wire
 
-    def _wire(self, *, plan: bool) -> Wire:
-        planned = self.planned if plan else None
+    def _wire(self) -> Wire:
+        planned = self.planned
 
         def fault(number: int, _request: Request) -> Fault | None:
             return planned[0] if planned and planned[1] == number else None
@@ -456,7 +522,6 @@ class LaneWorld:
         return Wire({"log": self.broker}, fault)
 
     def _account(self, wire: Wire) -> None:
-        self.calls += len(wire.calls)
         self.late += tuple(wire.late)
 
     def _sources(self, spec: LaneSpec) -> list[Source]:
@@ -465,6 +530,34 @@ class LaneWorld:
 
     def _spec(self, lane: str) -> LaneSpec:
         return next(spec for spec in self.scenario.lanes if spec.name == lane)
+
+
+def _mixed(now: Tables, restored: Tables, back: tuple[str, ...]) -> Tables:
+    """Return the tables with only some lanes put back."""
+
+    def chosen(name: str) -> Tables:
+        return restored if name in back else now
+
+    names = {*now.lanes, *restored.lanes}
+    mixed = Tables()
+    for name in sorted(names):
+        source = chosen(name)
+        if name in source.lanes:
+            mixed.lanes[name] = source.lanes[name]
+        if name in source.lists:
+            mixed.lists[name] = source.lists[name]
+    for table in (now, restored):
+        for key, entry in table.entries.items():
+            if chosen(key[0]) is table:
+                mixed.entries[key] = entry
+        for place, chunks in table.chunks.items():
+            if chosen(place[1].lane) is table:
+                mixed.chunks[place] = chunks
+    return mixed
+
+
+def _turn(per_generation: tuple[_T, ...], generation: int) -> _T:
+    return per_generation[min(generation, len(per_generation) - 1)]
 
 
 def _may_overtake(later: m.Instruction, earlier: m.Instruction) -> bool:
@@ -507,4 +600,11 @@ def _picture(process: Process) -> object:
         for ticket, held in sorted(state.work.items())
     )
     rows = tuple((record.source, record.offset) for record in state.rows)
-    return (state.lane, tuple(state.todo), rows, work, state.dead, process.minted)
+    return (
+        state.lane,
+        tuple(state.todo),
+        rows,
+        work,
+        state.dead,
+        (process.minted, process.position, frozenset(process.senders.items())),
+    )

@@ -1,0 +1,496 @@
+"""One-line sabotages of every rule of the protocol, and how they are planted.
+
+Each names the rule it breaks and the world in which breaking it can be seen. Planting swaps the
+code object of the real function, so every table that refers to it is sabotaged too.
+"""
+
+from __future__ import annotations
+
+import __future__
+
+import contextlib
+import importlib
+import inspect
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Replace `old`, which stands exactly once in the function at `target`, by `new`."""
+
+    target: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A sabotage: the rule it breaks, the world that shows it, and the edits."""
+
+    name: str
+    world: str
+    edits: tuple[Edit, ...]
+
+
+def function_at(target: str) -> FunctionType:
+    """Return the function behind "module:Class.name"; of a property, its getter."""
+    module, _, path = target.partition(":")
+    found: object = importlib.import_module(module)
+    for part in path.split("."):
+        found = inspect.getattr_static(found, part)
+    if isinstance(found, property):
+        found = found.fget
+    if isinstance(found, staticmethod):
+        found = found.__func__
+    assert isinstance(found, FunctionType), f"{target} is no function"
+    return found
+
+
+@contextlib.contextmanager
+def planted(mutant: Mutant) -> Iterator[None]:
+    """Sabotage the product for as long as the context lasts."""
+    saved = []
+    try:
+        for target in dict.fromkeys(edit.target for edit in mutant.edits):
+            function = function_at(target)
+            saved.append((function, function.__code__))
+            edits = [edit for edit in mutant.edits if edit.target == target]
+            function.__code__ = _edited(function, edits)
+        yield
+    finally:
+        for function, code in reversed(saved):
+            function.__code__ = code
+
+
+def _edited(function: FunctionType, edits: list[Edit]) -> CodeType:
+    source = textwrap.dedent(inspect.getsource(function))
+    for edit in edits:
+        assert source.count(edit.old) == 1, f"{edit.target}: not exactly once: {edit.old}"
+        source = source.replace(edit.old, edit.new)
+    flags = __future__.annotations.compiler_flag
+    code = compile(source, edits[0].target, "exec", flags)
+    namespace: dict[str, object] = {}
+    exec(code, function.__globals__, namespace)  # noqa: S102 - the source is our own
+    made = namespace[function.__name__]
+    if isinstance(made, property):
+        made = made.fget
+    if isinstance(made, staticmethod):
+        made = made.__func__
+    assert isinstance(made, FunctionType), "an edited function is a function"
+    return made.__code__
+
+
+def one(name: str, world: str, target: str, old: str, new: str) -> Mutant:
+    """A mutant of one edit."""
+    return Mutant(name, world, (Edit(target, old, new),))
+
+
+LANE = "delivery.protocol.lane:"
+STATE = "delivery.protocol.state:"
+SENDERS = "delivery.protocol.senders:"
+RUNNER = "delivery.runner:LaneRunner."
+JUDGE = "delivery.judge:"
+MEMORY = "dedup.catalog.memory:MemoryStore."
+CATALOG = "dedup.catalog.catalog:"
+INDEX = "dedup.index:ExactIndex."
+COLLECT = "dedup.collect:"
+BACKUP = "dedup.backup:"
+SINK = "sinks.memory:MemoryEmitter."
+
+MUTANTS = (
+    # The seal ---------------------------------------------------------------------------------
+    one(
+        "emit before seal",
+        "solo",
+        RUNNER + "_store",
+        "return m.Stored(store.ticket, seal)",
+        "self._emitter.emit(list(emissions(work.origin, work.rows)))\n"
+        "    return m.Stored(store.ticket, seal)",
+    ),
+    one(
+        "unknown append taken for won",
+        "solo",
+        LANE + "_appended",
+        "event.outcome is m.Outcome.WON",
+        "event.outcome is not m.Outcome.LOST",
+    ),
+    one(
+        "lost append taken for won",
+        "zombie",
+        LANE + "_appended",
+        "event.outcome is m.Outcome.WON",
+        "event.outcome is not m.Outcome.UNKNOWN",
+    ),
+    one(
+        "absent after timeout taken for lost",
+        "solo",
+        LANE + "_resolved",
+        "row.head.ref.seq >= bundle.ref.seq",
+        "event.entry is None or row.head.ref.seq >= bundle.ref.seq",
+    ),
+    one(
+        "absent after timeout taken for won",
+        "solo",
+        LANE + "_resolved",
+        "event.entry == bundle.ref.attempt",
+        "event.entry in (None, bundle.ref.attempt)",
+    ),
+    one(
+        "refusal taken for lost without a look",
+        "solo",
+        LANE + "_appended",
+        "    # SUBTLE",
+        "    if event.outcome is m.Outcome.LOST:\n        return _lost(lane)\n    # SUBTLE",
+    ),
+    one(
+        "append comparing seq only",
+        "restored-beside",
+        MEMORY + "append",
+        "row.ref != expected",
+        "row.ref.seq != expected.seq",
+    ),
+    one(
+        "append comparing the absence of an entry",
+        "collected",
+        MEMORY + "append",
+        "row.ref != expected",
+        "(lane, ref.incarnation, ref.seq) in self.tables.entries",
+    ),
+    one(
+        "append of k+1 before k is won",
+        "solo",
+        LANE + "_append_oldest",
+        "    bundle = lane.pending[0]\n",
+        "    bundle = next(b for b in lane.pending[::-1] if b.step is Step.STORED)\n",
+    ),
+    one(
+        "pending bundles kept after a lost race",
+        "zombie",
+        LANE + "_lost",
+        "pending=(), held=held",
+        "pending=lane.pending, held=lane.held",
+    ),
+    Mutant(
+        "attempt missing from the output key",
+        "zombie",
+        (
+            Edit(
+                RUNNER + "_store",
+                "store.ref.seq, store.ref.attempt)",
+                "store.ref.seq, bytes(16))",
+            ),
+            Edit(
+                CATALOG + "Catalog.get",
+                "seal.ref.seq, seal.ref.attempt)",
+                "seal.ref.seq, bytes(16))",
+            ),
+        ),
+    ),
+    one(
+        "entry that expires",
+        "solo",
+        MEMORY + "append",
+        "        return True",
+        "        self.tables.entries.pop((lane, ref.incarnation, ref.seq - 1), None)\n"
+        "        return True",
+    ),
+    one(
+        "minted-at from the clock alone",
+        "solo",
+        LANE + "_classified",
+        "max(event.now_ms, before.minted_at_ms + 1)",
+        "event.now_ms",
+    ),
+    # The frontier -----------------------------------------------------------------------------
+    one(
+        "gap at the frontier accepted",
+        "checkpoint",
+        LANE + "_polled",
+        "expected is None or offset > expected",
+        "expected is None",
+    ),
+    one(
+        "rows below the frontier not dropped",
+        "zombie",
+        STATE + "unsealed",
+        "max(offset, frontier.at(source) or 0)",
+        "offset",
+    ),
+    one(
+        "start position not appended",
+        "latest",
+        LANE + "_adopt",
+        "head=row.head,",
+        "head=row.head if row.head.ref.seq else replace(row.head, frontier=lane.start),",
+    ),
+    one(
+        "new incarnation not noticed",
+        "restored-beside",
+        LANE + "_resolved",
+        "row is None or row.head.ref.incarnation != bundle.ref.incarnation",
+        "row is None",
+    ),
+    # Deduplication ----------------------------------------------------------------------------
+    one(
+        "classify without own pending bundles",
+        "solo",
+        RUNNER + "_classify",
+        "pending = [self.state.work[ticket].verdicts.ids for ticket in classify.after]",
+        "pending = []",
+    ),
+    one(
+        "repeats inside a bundle not noticed",
+        "stage",
+        JUDGE + "Judge.judge",
+        "self._decided(record_id, verdicts.ids, pending)",
+        "self._decided(record_id, set(), pending)",
+    ),
+    one(
+        "index not asked",
+        "zombie",
+        JUDGE + "Judge._decided",
+        "return self._index.holds(record_id)",
+        "return False",
+    ),
+    one(
+        "tag moved without the winner's segment",
+        "zombie",
+        INDEX + "_follow",
+        "self._take(head, seals)",
+        "self._take(head, [])",
+    ),
+    one(
+        "filter of another history trusted",
+        "restored-hosts",
+        INDEX + "_follow",
+        "not self._on_history(tag, head)",
+        "tag.seq > head.ref.seq",
+    ),
+    # Senders ----------------------------------------------------------------------------------
+    one(
+        "read seq from an unsealed frontier",
+        "chain",
+        JUDGE + "Judge.judge",
+        "for read in head.read_seqs}",
+        "for read in self._learned(head.frontier.merged(end))}",
+    ),
+    one(
+        "read seq shared between receiver lanes",
+        "fan-out",
+        JUDGE + "Judge.judge",
+        "for read in head.read_seqs}",
+        "for lane in self._catalog.lanes()\n"
+        "        for read in self._catalog.load(lane).head.read_seqs}",
+    ),
+    one(
+        "read seq learned past one of two partitions",
+        "wide",
+        SENDERS + "learned",
+        "if all(",
+        "if any(",
+    ),
+    one(
+        "read seq without incarnation",
+        "restored-apart",
+        SENDERS + "standing",
+        "reads.get((mark.sender, mark.incarnation, topic), -1) >= mark.seq",
+        "max((n for (s, _, t), n in reads.items() if (s, t) == (mark.sender, topic)),"
+        " default=-1) >= mark.seq",
+    ),
+    one(
+        "delivered offset read before the acknowledgement",
+        "chain",
+        JUDGE + "Judge._learned",
+        "    row = self._read(sender)\n",
+        "    old = self._rows.get(sender)\n"
+        "        row = self._read(sender)\n"
+        "        if row is not None and old is not None:\n"
+        "            torn = type(row.ack)(row.ack.incarnation, row.ack.seq, old.ack.delivered)\n"
+        "            row = LaneRow(head=row.head, ack=torn, collected=row.collected)\n",
+    ),
+    one(
+        "copied header trusted as a sender",
+        "copied",
+        SENDERS + "_on_history",
+        "topic not in row.head.writes",
+        "False",
+    ),
+    one(
+        "record of an abandoned incarnation accepted",
+        "restored",
+        SENDERS + "_on_history",
+        "Standing.EXTERNAL if current else Standing.ABANDONED",
+        "Standing.EXTERNAL if current else None",
+    ),
+    one(
+        "stale sender row trusted",
+        "chain",
+        SENDERS + "standing",
+        "found if fresh else Standing.REREAD",
+        "found",
+    ),
+    # Expiry -----------------------------------------------------------------------------------
+    one(
+        "bucket dropped with one sender lane uncovered",
+        "two-senders",
+        "dedup.expiry:forgettable",
+        "return all(",
+        "return any(",
+    ),
+    one(
+        "kept id dropped by coverage",
+        "rekeyed",
+        JUDGE + "Judge.judge",
+        "if found is Standing.INTERNAL else None",
+        "if found in (Standing.INTERNAL, Standing.KEPT) else None",
+    ),
+    one(
+        "external id bucketed by its own timestamp",
+        "window",
+        JUDGE + "Verdicts.parts",
+        "Bucket.at(Origin.EXTERNAL, lane_time_ms)",
+        "Bucket.at(Origin.EXTERNAL, record.timestamp_ms)",
+    ),
+    one(
+        "external id dropped without its window",
+        "window",
+        "dedup.expiry:forgettable",
+        "part.bucket.end_ms + window_ms",
+        "part.bucket.end_ms",
+    ),
+    # Emission and acknowledgement -------------------------------------------------------------
+    one(
+        "acknowledge before flush",
+        "solo",
+        LANE + "_acknowledge_prefix",
+        "        if debt.delivered is None:\n            break\n"
+        "        ack = Ack(ack.incarnation, debt.seq, ack.delivered.merged(debt.delivered))",
+        "        ack = Ack(ack.incarnation, debt.seq,"
+        " ack.delivered.merged(debt.delivered or Frontier()))",
+    ),
+    one(
+        "acknowledge a range somebody else won",
+        "zombie",
+        LANE + "_owe",
+        "*(Owed(seq) for seq in seqs)",
+        "*(Owed(seq, None if ticket is not None else Frontier()) for seq in seqs)",
+    ),
+    one(
+        "sealed before a crash, never emitted again",
+        "solo",
+        LANE + "_adopt",
+        "_owe(lane, row.settled, row.head.ref.seq)",
+        "_owe(lane, row.head.ref.seq, row.head.ref.seq)",
+    ),
+    one(
+        "torn acknowledgement",
+        "solo",
+        LANE + "_acknowledge_prefix",
+        "ack.delivered.merged(debt.delivered)",
+        "ack.delivered",
+    ),
+    one(
+        "delivered offsets without the maximum",
+        "solo",
+        LANE + "_acknowledge_prefix",
+        "ack.delivered.merged(debt.delivered)",
+        "debt.delivered",
+    ),
+    one(
+        "delivered offset taken before the record",
+        "solo",
+        SINK + "emit",
+        "behind[source] = self._append(source, record) + 1",
+        "behind[source] = self._append(source, record)",
+    ),
+    one(
+        "acknowledgement without incarnation",
+        "restored-beside",
+        MEMORY + "acknowledge",
+        "(row.ack.incarnation, row.ack.seq) != (expected.incarnation, expected.seq)",
+        "row.ack.seq != expected.seq",
+    ),
+    one(
+        "lost acknowledgement taken for won",
+        "zombie",
+        LANE + "_acknowledged",
+        "event.outcome is not m.Outcome.WON",
+        "False",
+    ),
+    one(
+        "task that succeeds with an unacknowledged adopted seal",
+        "solo",
+        STATE + "Lane.idle",
+        "self.held or self.pending or self.owed",
+        "self.held or self.pending",
+    ),
+    # Collection -------------------------------------------------------------------------------
+    Mutant(
+        "leftover collected while its append is in flight",
+        "collected",
+        (
+            Edit(COLLECT + "_outputs", "lane, last=row.head.ref.seq))\n    done", "lane))\n    done"),
+            Edit(
+                CATALOG + "_dead",
+                "if slot.seq > row.head.ref.seq:\n        return False",
+                "if slot.seq > row.head.ref.seq:\n        return True",
+            ),
+        ),
+    ),
+    one(
+        "collected raised after the delete",
+        "collector-fails",
+        COLLECT + "survey",
+        "return steps",
+        "return steps[1:] + steps[:1]",
+    ),
+    one(
+        "collected overwritten by an append",
+        "collector-fails",
+        MEMORY + "append",
+        "replace(row, ref=ref, head=head)",
+        "replace(row, ref=ref, head=head, collected=0)",
+    ),
+    one(
+        "outputs collected before they are acknowledged",
+        "collected",
+        COLLECT + "_outputs",
+        "if slot.seq <= collected and",
+        "if",
+    ),
+    Mutant(
+        "entry collected while its segment is in no list",
+        "collector-fails",
+        (
+            Edit(COLLECT + "_entries", "if last > listed and", "if False and"),
+            Edit(COLLECT + "_entries", "gone = min(last, listed)", "gone = last"),
+        ),
+    ),
+    # Backup and restore -----------------------------------------------------------------------
+    Mutant(
+        "restore without new incarnation",
+        "restored-beside",
+        (
+            Edit(
+                BACKUP + "_restore_lane",
+                "incarnation = Incarnation(fresh())",
+                "incarnation = head.ref.incarnation",
+            ),
+            Edit(
+                BACKUP + "_restore_lane",
+                "past=(*head.past, Kept(head.ref.incarnation, head.ref.seq)),",
+                "past=head.past,",
+            ),
+        ),
+    ),
+    one(
+        "backup takes the sender before its receiver",
+        "restored",
+        BACKUP + "downstream_first",
+        "upstream.add(writer, lane)",
+        "upstream.add(lane, writer)",
+    ),
+)

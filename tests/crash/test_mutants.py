@@ -1,0 +1,47 @@
+"""Every rule of the protocol is needed, and the explorer sees it broken."""
+
+from __future__ import annotations
+
+import pytest
+
+from delivery.testing.explore import outcome
+from delivery.testing.world import LaneWorld
+from tests.crash.mutants import MUTANTS, Mutant, function_at, planted
+from tests.crash.plans import find, stored
+from tests.crash.worlds import WORLDS
+
+#: As many rules as there are sabotages of them; fewer means that a rule lost its proof.
+MUTANTS_MIN = 50
+
+
+def _name(mutant: Mutant) -> str:
+    return mutant.name
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=_name)
+def test_the_stored_plan_kills_the_mutant(mutant: Mutant) -> None:
+    world, plan = stored()[mutant.name]
+    assert world == mutant.world
+    with planted(mutant):
+        violation = outcome(LaneWorld.of(WORLDS[world].scenario), plan)
+    assert violation, f"{mutant.name} survives its plan; run `python -m tests.crash.plans`"
+
+
+def test_every_mutant_has_one_plan_and_no_plan_is_left_over() -> None:
+    assert sorted(stored()) == sorted(mutant.name for mutant in MUTANTS)
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= MUTANTS_MIN
+
+
+def test_a_sabotage_is_taken_back() -> None:
+    mutant = MUTANTS[0]
+    function = function_at(mutant.edits[0].target)
+    before = function.__code__
+    with planted(mutant):
+        assert function.__code__ is not before
+    assert function.__code__ is before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS, ids=_name)
+def test_the_explorer_finds_a_plan_anew(mutant: Mutant) -> None:
+    assert find(mutant) is not None, f"{mutant.name} survives all of {mutant.world}"

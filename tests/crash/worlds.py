@@ -1,0 +1,343 @@
+"""The worlds that are explored: each the smallest in which its rules can be broken.
+
+Lanes are explored one by one, and in pairs only where they interact. A world's number of states is
+pinned beside it, so that nobody shrinks it unseen; the deep ones belong to `make crash`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from dedup.formats.segment import BUCKET_MS
+from dedup.model import Incarnation, RecordId
+from delivery.checker import Kind
+from delivery.header import NAME, Header, encode_header
+from delivery.protocol.senders import Mark
+from delivery.protocol.state import Limits
+from delivery.records import Output, Record
+from delivery.testing.faulty import Fault
+from delivery.testing.scenario import LaneSpec, Scenario
+from delivery.testing.world import NOW_MS
+
+#: One bundle at a time: what overtaking inside a process adds is explored in worlds of its own.
+ALONE = Limits(pending_max=1)
+
+
+def named(record: Record) -> bytes | None:
+    """The publisher's name for a record."""
+    return record.header("id")
+
+
+def by_place(_record: Record) -> bytes | None:
+    """No name: the record's place is its identity."""
+    return None
+
+
+def quote(nonce: bytes, record: Record) -> list[Output]:
+    """User code that never says the same thing twice."""
+    return [Output(value=nonce, key=record.key)]
+
+
+def pass_on(_nonce: bytes, record: Record) -> list[Output]:
+    """Re-keying: the record as it came."""
+    return [Output(value=record.value, key=record.key, headers=record.headers)]
+
+
+def written(  # keys a, b, c go to the second of two partitions, d, e, f to the first
+    ids: str, *, topic: str = "in", partition: int = 0, at_ms: int = 0
+) -> tuple[tuple[str, int, Record | None], ...]:
+    """One record for every letter, "." leaves an offset out."""
+    return tuple(
+        (
+            topic,
+            partition,
+            None
+            if name == "."
+            else Record(
+                key=name.encode(),
+                value=name.encode(),
+                headers=(("id", name.encode()),),
+                timestamp_ms=at_ms,
+            ),
+        )
+        for name in ids
+    )
+
+
+SENDER = LaneSpec(
+    name="w/s/S",
+    reads="in",
+    writes="mid",
+    cuts=((2,), (1,), (3,)),
+    call=quote,
+    id_from=named,
+)
+RECEIVER = LaneSpec(
+    name="w/r/R",
+    reads="mid",
+    writes="out",
+    call=quote,
+    id_from=by_place,
+    senders=("w/s/S",),
+)
+
+#: One lane, two output partitions, repeats and a hole; whatever may fail fails once, and one
+#: instruction overtakes another: two bundles are under way at once.
+SOLO = Scenario(
+    lanes=(SENDER,),
+    topics=(("in", 1), ("mid", 2)),
+    records=written("ad.ae"),
+    faults=1,
+    swaps=1,
+)
+
+#: The same lane run by two processes at once that cut it into other bundles.
+ZOMBIE = Scenario(
+    lanes=(replace(SENDER, cuts=((1,), (2,))),),
+    topics=(("in", 1), ("mid", 1)),
+    records=written("aa"),
+    faults=1,
+    zombies=("w/s/S",),
+    limits=ALONE,
+)
+
+#: A stage lane: one frontier over two source partitions.
+STAGE = Scenario(
+    lanes=(replace(SENDER, partitions=(0, 1), cuts=((1,), (2,))),),
+    topics=(("in", 2), ("mid", 1)),
+    records=written("ab") + written("bc", partition=1),
+    faults=1,
+    limits=ALONE,
+)
+
+#: A sender and its receiver: read seqs, remnants, copies behind the delivered offset.
+CHAIN = Scenario(
+    lanes=(replace(SENDER, cuts=((1,),)), RECEIVER),
+    topics=(("in", 1), ("mid", 1), ("out", 1)),
+    records=written("ab"),
+    faults=1,
+    limits=ALONE,
+)
+
+#: The sender is run twice at once: copies of everything, in any order, while the receiver reads.
+CHAIN_ZOMBIE = replace(CHAIN, faults=0, zombies=("w/s/S",), records=written("a"))
+
+#: Two senders write one topic: a bucket of the receiver holds ids of both.
+TWO_SENDERS = Scenario(
+    lanes=(
+        replace(SENDER, name="w/s/A", cuts=((),)),
+        replace(SENDER, name="w/s/B", reads="in2", cuts=((),)),
+        replace(RECEIVER, senders=("w/s/A", "w/s/B")),
+    ),
+    topics=(("in", 1), ("in2", 1), ("mid", 1), ("out", 1)),
+    records=written("a") + written("b", topic="in2"),
+    faults=1,
+    kinds=frozenset({Fault.CRASH_AFTER}),
+    limits=ALONE,
+)
+
+#: A collector at any moment beside a lane that two processes run: one of them may sleep through it.
+COLLECTED = Scenario(
+    lanes=(replace(SENDER, cuts=((1,),)),),
+    topics=(("in", 1), ("mid", 1)),
+    records=written("a"),
+    zombies=("w/s/S",),
+    collectors=("w/s/S",),
+    limits=ALONE,
+)
+
+#: One process, but each of the collector's own calls may fail; an id comes again afterwards.
+COLLECTOR_FAILS = replace(COLLECTED, zombies=(), faults=1, records=written("aa"))
+
+#: The catalog is put back from a backup while the process of before goes on.
+RESTORED_BESIDE = Scenario(
+    lanes=(replace(SENDER, cuts=((), (1,))),),
+    topics=(("in", 1), ("mid", 1)),
+    records=written("ab"),
+    restores=1,
+    limits=ALONE,
+)
+
+#: A sender and its receiver are put back together, in good order.
+RESTORED = Scenario(
+    lanes=(replace(SENDER, cuts=((),)), RECEIVER),
+    topics=(("in", 1), ("mid", 1), ("out", 1)),
+    records=written("a"),
+    restores=1,
+    orderly=True,
+    limits=ALONE,
+)
+
+#: One lane put back, with a host whose index remembers the history that was given up, and a crash.
+RESTORED_HOSTS = Scenario(
+    lanes=(replace(SENDER, cuts=((1, 3), (1, 2), ())),),
+    topics=(("in", 1), ("mid", 1)),
+    records=written("abcd"),
+    restores=1,
+    orderly=True,
+    faults=1,
+    kinds=frozenset({Fault.CRASH_BEFORE}),
+    hosts=2,
+    limits=ALONE,
+)
+
+#: Only the sender is put back; its receiver keeps its lane elsewhere, with a database of its own.
+#: The promise ends here: second versions are possible. Losses are not.
+RESTORED_APART = replace(
+    RESTORED,
+    lanes=(replace(SENDER, cuts=((1,), ())), RECEIVER),
+    records=written("ab"),
+    restored=("w/s/S",),
+    pardoned=frozenset(
+        ("w/r/R", kind) for kind in (Kind.ABANDONED, Kind.COUNTS, Kind.PARENT, Kind.DECIDED_TWICE)
+    ),
+)
+
+#: A receiver whose one lane reads two partitions: a seq is read when both are past it.
+WIDE = Scenario(
+    lanes=(
+        replace(SENDER, cuts=((3,),)),
+        replace(RECEIVER, partitions=(0, 1), cuts=((1,),)),
+    ),
+    topics=(("in", 1), ("mid", 2), ("out", 1)),
+    records=written("dab"),
+    limits=ALONE,
+)
+
+#: Two receivers of one sender: what one has read says nothing about the other.
+FAN_OUT = Scenario(
+    lanes=(
+        replace(SENDER, cuts=((2,),)),
+        replace(RECEIVER, name="w/r/Q"),
+        replace(RECEIVER, partitions=(1,)),
+    ),
+    topics=(("in", 1), ("mid", 2), ("out", 2)),
+    records=written("ad"),
+    limits=ALONE,
+)
+
+#: Spark's checkpoint was lost, or put back from an older copy, or is ahead of the lane.
+CHECKPOINT = Scenario(
+    lanes=(replace(SENDER, cuts=((1,), (2,)), positions=(0, 2, 0, None)),),
+    topics=(("in", 1), ("mid", 1)),
+    records=written("abc"),
+    faults=1,
+    refusals=True,
+    limits=ALONE,
+)
+
+#: "From the end", said by two processes at different moments, with a crash between them.
+LATEST = Scenario(
+    lanes=(replace(SENDER, starts=(0, 2)),),
+    topics=(("in", 1), ("mid", 1)),
+    records=written("abc"),
+    faults=1,
+    limits=ALONE,
+)
+
+
+def _copied(record_id: bytes) -> bytes:
+    """A header of ours that somebody copied onto a record of their own."""
+    incarnation = Incarnation(b"S0:1".ljust(16, b"."))
+    mark = Mark("w/s/S", incarnation, 1, NOW_MS)
+    return encode_header(Header(RecordId(record_id), mark))
+
+
+#: Two different records carry the same copied header, one of them marked as kept.
+COPIED = Scenario(
+    lanes=(replace(SENDER, cuts=((1,), ()), senders=("w/s/S",)),),
+    topics=(("in", 1), ("mid", 1)),
+    records=tuple(
+        (
+            "in",
+            0,
+            Record(
+                value=name.encode(),
+                headers=(("id", name.encode()), (NAME, _copied(b"c" * 16))),
+            ),
+        )
+        for name in "ab"
+    ),
+    faults=1,
+    kinds=frozenset({Fault.CRASH_BEFORE, Fault.CRASH_AFTER}),
+    limits=ALONE,
+)
+
+#: Re-keying: a publisher repeats a record in another partition, and the topic behind it is keyed.
+REKEYED = Scenario(
+    lanes=(
+        replace(SENDER, name="w/k/K", call=pass_on, keep_ids=True, cuts=((1,),)),
+        replace(SENDER, name="w/k/L", partitions=(1,), call=pass_on, keep_ids=True, cuts=((1,),)),
+        replace(RECEIVER, senders=("w/k/K", "w/k/L")),
+    ),
+    topics=(("in", 2), ("mid", 1), ("out", 1)),
+    records=written("a") + written("a", partition=1),
+    faults=0,
+    limits=ALONE,
+)
+
+_LATE = NOW_MS - 20 * BUCKET_MS
+#: A window: the publisher's clock is wrong, lane time moves on, and the record comes again.
+WINDOW = Scenario(
+    lanes=(replace(SENDER, cuts=((1, 2, 3, 4),)),),
+    topics=(("in", 1), ("mid", 1)),
+    records=(
+        written("b", at_ms=_LATE)
+        + written("a", at_ms=_LATE - 15 * BUCKET_MS)
+        + written("c", at_ms=_LATE + 3 * BUCKET_MS)
+        + written("a", at_ms=_LATE + 3 * BUCKET_MS)
+    ),
+    window_ms=10 * BUCKET_MS,
+    faults=1,
+    limits=ALONE,
+)
+
+#: What `make crash` adds: two faults beside a zombie, a collector and a sleeper that wakes after it.
+DEEP_ZOMBIE = replace(ZOMBIE, faults=2, swaps=1, limits=Limits())
+DEEP_SOLO = replace(SOLO, faults=2, swaps=2)
+DEEP_CHAIN = replace(CHAIN, zombies=("w/s/S",), records=written("a"), faults=1)
+DEEP_RECEIVERS = replace(CHAIN_ZOMBIE, zombies=("w/r/R",), faults=1)
+DEEP_COLLECTED = replace(COLLECTED, records=written("aa"), faults=1)
+DEEP_COLLECTOR = replace(COLLECTOR_FAILS, faults=2, collectors=("w/s/S", "w/s/S"))
+DEEP_RESTORED = replace(RESTORED, orderly=False)
+DEEP_BESIDE = replace(RESTORED_BESIDE, faults=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """A world, the number of its states, and whether only `make crash` explores it."""
+
+    scenario: Scenario
+    states: int
+    deep: bool = False
+
+
+WORLDS = {
+    "solo": Pinned(SOLO, 0),
+    "zombie": Pinned(ZOMBIE, 0),
+    "stage": Pinned(STAGE, 0),
+    "chain": Pinned(CHAIN, 0),
+    "chain-zombie": Pinned(CHAIN_ZOMBIE, 0),
+    "two-senders": Pinned(TWO_SENDERS, 0, deep=True),
+    "wide": Pinned(WIDE, 0),
+    "fan-out": Pinned(FAN_OUT, 0),
+    "copied": Pinned(COPIED, 0),
+    "rekeyed": Pinned(REKEYED, 0),
+    "window": Pinned(WINDOW, 0),
+    "checkpoint": Pinned(CHECKPOINT, 0),
+    "latest": Pinned(LATEST, 0),
+    "collected": Pinned(COLLECTED, 0),
+    "collector-fails": Pinned(COLLECTOR_FAILS, 0),
+    "restored": Pinned(RESTORED, 0),
+    "restored-beside": Pinned(RESTORED_BESIDE, 0),
+    "restored-hosts": Pinned(RESTORED_HOSTS, 0),
+    "restored-apart": Pinned(RESTORED_APART, 0, deep=True),
+    "deep-solo": Pinned(DEEP_SOLO, 0, deep=True),
+    "deep-zombie": Pinned(DEEP_ZOMBIE, 0, deep=True),
+    "deep-chain": Pinned(DEEP_CHAIN, 0, deep=True),
+    "deep-receivers": Pinned(DEEP_RECEIVERS, 0, deep=True),
+    "deep-collected": Pinned(DEEP_COLLECTED, 0, deep=True),
+    "deep-collector": Pinned(DEEP_COLLECTOR, 0, deep=True),
+    "deep-restored": Pinned(DEEP_RESTORED, 0, deep=True),
+    "deep-beside": Pinned(DEEP_BESIDE, 0, deep=True),
+}
