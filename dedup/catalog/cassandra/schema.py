@@ -194,15 +194,18 @@ def findings(connection: Connection) -> list[str]:
     found: list[str] = []
     for host in connection.hosts():
         name = str(host.endpoint)
-        if not host.is_up:
-            found.append(f"node {name} does not answer; its settings are unknown")
-            continue
-        rows = connection.ask(
+        rows = connection.ask_node(
             "read the settings of a node",
             "SELECT name, value FROM system_views.settings"
             " WHERE name IN ('commitlog_sync', 'paxos_variant')",
-            host=host,
+            host,
         )
+        if rows is None:
+            found.append(
+                f"node {name} does not answer, so its settings are unknown; look at it with "
+                "`nodetool status`, and check again"
+            )
+            continue
         found += node_findings(name, {row.name: row.value for row in rows})
     copies = _copies(_keyspace(connection))
     if copies and min(copies.values()) < REPLICAS_DEFAULT:

@@ -42,7 +42,7 @@ from cassandra.policies import (
 from dedup.catalog.cassandra.address import Address, Consistency, Tls
 from dedup.catalog.cassandra.cql import Level, Statement
 from dedup.catalog.cassandra.errors import Access, translating
-from dedup.errors import InvalidUsage
+from dedup.errors import InvalidUsage, Unavailable
 
 #: A statement's answer; more than a server needs to say by itself that it took too long
 #: (`write_request_timeout`, 10 s where Paxos is configured patiently).
@@ -59,6 +59,7 @@ IN_FLIGHT_BYTES_MAX = 8 * 1024 * 1024
 IN_FLIGHT_REQUESTS_MAX = 256
 #: How soon a full socket is tried again, unless an answer comes first.
 FULL_SECONDS = 0.002
+ASK_SECONDS = 0.1  # the same for a node that does not answer
 #: The driver hands requests to the socket in pieces of this size; its own choice, 4 KiB, makes
 #: 128 system calls of a chunk.
 PIECE_BYTES = 256 * 1024
@@ -89,10 +90,10 @@ class _Made:
             self._bytes_free -= size
             self._requests_free -= 1
 
-    def pause(self) -> None:
-        """Wait until a request has ended, or a moment."""
+    def pause(self, seconds: float) -> None:
+        """Wait until a request has ended, or so long."""
         with self._room:
-            self._room.wait(FULL_SECONDS)
+            self._room.wait(seconds)
 
     def give(self, size: int) -> None:
         """Make room again when it has ended."""
@@ -175,13 +176,29 @@ class Connection:
         with translating(op, self.address.url, Access.READ):
             return self._here().session.execute(statement, tuple(values), host=host).all()
 
+    def ask_node(self, op: str, statement: str, host: Any) -> Any | None:
+        """Read from one given node; None if it does not answer.
+
+        The driver connects to all nodes but the first behind our back, so a node that is well may
+        take a moment.
+        """
+        deadline = time.monotonic() + CONNECT_SECONDS_MAX
+        while True:
+            try:
+                return self.ask(op, statement, host=host)
+            except Unavailable:
+                if time.monotonic() > deadline:
+                    return None
+            self._here().pause(ASK_SECONDS)
+
     def define(self, statement: str) -> None:
         """Change the schema, always through the same node, which does one change after another.
 
         Two nodes that create one table at the same moment may create it twice, with two ids.
         """
         with translating("create the schema", self.address.url, Access.WRITE):
-            self._here().session.execute(statement, host=self.hosts()[0])
+            run = self._here().session.execute
+            run(statement, host=self.hosts()[0], timeout=SCHEMA_SECONDS_MAX)  # all must agree
 
     def hosts(self) -> list[Any]:
         """Return the nodes of the cluster, those that are up first, the same order everywhere."""
@@ -203,7 +220,7 @@ class Connection:
             future.add_errback(refused.append)  # called at once if it has failed already
             if not any(map(_socket_full, refused)) or time.monotonic() > deadline:
                 return future
-            made.pause()
+            made.pause(FULL_SECONDS)
 
     # The session ------------------------------------------------------------------------------
 
