@@ -27,7 +27,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from dedup.model import Ack, Frontier, Head, HeadRef, LaneRow, advance
+from dedup.model import Ack, Head, HeadRef, LaneRow, advance
 from delivery.protocol import messages as m
 from delivery.protocol.state import (
     STORY_LENGTH,
@@ -36,9 +36,9 @@ from delivery.protocol.state import (
     Lane,
     Owed,
     Phase,
-    Span,
     Step,
     refusal,
+    span_of,
     unsealed,
 )
 
@@ -92,13 +92,11 @@ def _adopt(lane: Lane, row: LaneRow) -> Result:
 
 def _readopt(lane: Lane, row: LaneRow) -> Result:
     """Follow the winner: begin again from its frontier with the rows that are still held."""
-    assert lane.head is not None, "only a loaded lane reloads"
-    assert lane.ack is not None, "only a loaded lane reloads"
-    if row.head.ref.incarnation != lane.head.ref.incarnation:
+    if row.head.ref.incarnation != lane.known.ref.incarnation:
         return _close(lane, m.End.FENCED, "the lane has a new incarnation")
-    if row.head.ref.seq < lane.head.ref.seq or not row.head.frontier.covers(lane.head.frontier):
+    if row.head.ref.seq < lane.known.ref.seq or not row.head.frontier.covers(lane.known.frontier):
         return _close(lane, m.End.CORRUPT, "the head moved backwards inside its incarnation")
-    last = lane.head.ref.seq
+    last = lane.known.ref.seq
     lane = replace(lane, phase=Phase.OPEN, head=row.head, unknown=0)
     lane = _settle(lane, row)
     lane, emissions = _owe(lane, max(last, row.settled), row.head.ref.seq)
@@ -110,23 +108,9 @@ def _readopt(lane: Lane, row: LaneRow) -> Result:
 
 
 def _polled(lane: Lane, event: m.Polled) -> Result:
-    planned = lane.planned
-    begin = {}
-    for source, offset in event.start:
-        expected = planned.at(source)
-        if expected is None:
-            expected = event.first.at(source)
-        if expected is None or offset > expected:
-            return _close(
-                lane,
-                m.End.REFUSED,
-                f"a gap: partition {source.partition} continues at {expected}, "
-                f"the reader planned from {offset}",
-            )
-        begin[source] = expected
-    span = Span(Frontier.of(begin.items()), Frontier.of(begin.items()).merged(event.end))
-    if len(span.end.positions) != len(begin):
-        return _close(lane, m.End.REFUSED, "a range has an end for each of its starts")
+    span = span_of(lane.planned, event)
+    if isinstance(span, str):
+        return _close(lane, m.End.REFUSED, span)
     if span.start == span.end:
         return lane, []  # all of it is sealed or under way
     return _proceed(replace(lane, held=(*lane.held, span)), [])
@@ -144,9 +128,8 @@ def _bundle(lane: Lane, event: Any) -> Result:  # one handler, its events by the
 
 
 def _classified(lane: Lane, index: int, event: m.Classified) -> Result:
-    assert lane.head is not None, "a bundle is classified against a head"
     assert index == len(lane.pending) - 1, "bundles are classified one after the other"
-    before: Head | Bundle = lane.pending[index - 1] if index else lane.head
+    before: Head | Bundle = lane.pending[index - 1] if index else lane.known
     assert before.ref is not None, "the bundle before was classified"
     bundle = replace(
         lane.pending[index],
@@ -201,7 +184,6 @@ def _appended(lane: Lane, index: int, event: m.Appended) -> Result:
 def _resolved(lane: Lane, index: int, event: m.Resolved) -> Result:
     """Decide an unknown append from the head, read first, and the entry, read after it."""
     bundle, row = lane.pending[index], event.row
-    assert lane.head is not None, "only a loaded lane appends"
     assert bundle.ref is not None, "an appended bundle was classified"
     if row is None or row.head.ref.incarnation != bundle.ref.incarnation:
         return _close(lane, m.End.FENCED, "the lane has a new incarnation")
@@ -209,7 +191,7 @@ def _resolved(lane: Lane, index: int, event: m.Resolved) -> Result:
         return _won(lane)
     if row.head.ref.seq >= bundle.ref.seq:
         return _lost(lane)
-    if row.head.ref != lane.head.ref:
+    if row.head.ref != lane.known.ref:
         return _close(lane, m.End.CORRUPT, "the head moved backwards inside its incarnation")
     # Absent does not mean failed: it may still be on its way, so the SAME attempt goes again.
     lane = _put(lane, index, replace(bundle, step=Step.STORED))
@@ -218,10 +200,9 @@ def _resolved(lane: Lane, index: int, event: m.Resolved) -> Result:
 
 def _won(lane: Lane) -> Result:
     """The oldest pending bundle is sealed: from here on everything is redone from what is stored."""
-    assert lane.head is not None, "only a loaded lane appends"
     bundle = lane.pending[0]
     assert bundle.seal is not None, "a sealed bundle was stored"
-    head = advance(lane.head, bundle.seal)
+    head = advance(lane.known, bundle.seal)
     lane = replace(lane, head=head, pending=lane.pending[1:], losses=0, unknown=0)
     lane, emissions = _owe(lane, head.ref.seq - 1, head.ref.seq, bundle.ticket)
     return _proceed(lane, [m.Release(head.frontier), *emissions])
@@ -248,9 +229,7 @@ def _owe(
     What was found to be acknowledged meanwhile is owed no more: an append whose answer was late may
     have been emitted and acknowledged by somebody else.
     """
-    assert lane.head is not None, "only a loaded lane owes"
-    assert lane.ack is not None, "only a loaded lane owes"
-    head, seqs = lane.head, range(max(after, lane.ack.seq) + 1, last + 1)
+    head, seqs = lane.known, range(max(after, lane.acked.seq) + 1, last + 1)
     lane = replace(lane, owed=(*lane.owed, *(Owed(seq) for seq in seqs)))
     return lane, [m.Emit(seq, head.incarnation_of(seq), ticket) for seq in seqs]
 
@@ -276,16 +255,14 @@ def _acknowledged(lane: Lane, event: m.Acknowledged) -> Result:
         if unknown > lane.limits.unknown_max:
             return _close(lane, m.End.INDETERMINATE, "an acknowledgement stayed unanswered")
         return replace(lane, unknown=unknown), [m.ReadRow()]
-    assert lane.ack is not None, "only a loaded lane acknowledges"
-    ack = event.ack if event.ack.seq > lane.ack.seq else lane.ack
+    ack = event.ack if event.ack.seq > lane.acked.seq else lane.acked
     owed = tuple(debt for debt in lane.owed if debt.seq > ack.seq)
     return _proceed(replace(lane, ack=ack, acking=None, owed=owed, unknown=0), [])
 
 
 def _row_read(lane: Lane, event: m.RowRead) -> Result:
-    assert lane.head is not None, "only a loaded lane reads its row again"
     row = event.row
-    if row is None or row.head.ref.incarnation != lane.head.ref.incarnation:
+    if row is None or row.head.ref.incarnation != lane.known.ref.incarnation:
         return _close(lane, m.End.FENCED, "the lane has a new incarnation")
     if event.missing is not None and event.missing > row.settled:
         return _close(
@@ -299,8 +276,7 @@ def _row_read(lane: Lane, event: m.RowRead) -> Result:
 
 def _settle(lane: Lane, row: LaneRow) -> Lane:
     """Take over what others acknowledged or collected."""
-    assert lane.ack is not None, "only a loaded lane settles"
-    ack = row.ack if row.ack.seq >= lane.ack.seq else lane.ack
+    ack = row.ack if row.ack.seq >= lane.acked.seq else lane.acked
     return replace(lane, ack=ack, owed=tuple(debt for debt in lane.owed if debt.seq > row.settled))
 
 
@@ -315,15 +291,13 @@ def _proceed(lane: Lane, first: list[m.Instruction]) -> Result:
     for rule in (_classify_next, _append_oldest, _acknowledge_prefix):
         lane, more = rule(lane)
         instructions += more
-    assert lane.head is not None, "an open lane has a head"
-    if lane.goal is not None and lane.idle and lane.head.frontier.covers(lane.goal):
+    if lane.goal is not None and lane.idle and lane.known.frontier.covers(lane.goal):
         lane, more = _close(lane, m.End.DONE, "everything is sealed and acknowledged")
         instructions += more
     return lane, instructions
 
 
 def _classify_next(lane: Lane) -> Result:
-    assert lane.head is not None, "an open lane has a head"
     busy = any(bundle.step in (Step.CLASSIFYING, Step.RUNNING) for bundle in lane.pending)
     full = len(lane.pending) >= lane.limits.pending_max or len(lane.owed) >= lane.limits.owed_max
     if busy or full or not lane.held:
@@ -334,7 +308,7 @@ def _classify_next(lane: Lane) -> Result:
         bundle.ticket,
         span.start,
         span.end,
-        lane.head,
+        lane.known,
         tuple(other.ticket for other in lane.pending),
     )
     lane = replace(
@@ -348,43 +322,29 @@ def _append_oldest(lane: Lane) -> Result:
     if not lane.pending or lane.pending[0].step is not Step.STORED:
         return lane, []
     bundle = lane.pending[0]
-    assert lane.head is not None, "an open lane has a head"
     assert bundle.seal is not None, "a stored bundle has its seal"
-    append = m.Append(bundle.ticket, lane.head.ref, advance(lane.head, bundle.seal), bundle.seal)
+    append = m.Append(bundle.ticket, lane.known.ref, advance(lane.known, bundle.seal), bundle.seal)
     return _put(lane, 0, replace(bundle, step=Step.APPENDING)), [append]
 
 
 def _acknowledge_prefix(lane: Lane) -> Result:
     """Acknowledge the contiguous range this process flushed, beginning at the value it read."""
-    assert lane.ack is not None, "an open lane has an acknowledgement"
     if lane.acking is not None:
         return lane, []
-    ack = lane.ack
+    ack = lane.acked
     for debt in lane.owed:
         if debt.delivered is None:
             break
         ack = Ack(ack.incarnation, debt.seq, ack.delivered.merged(debt.delivered))
-    if ack.seq == lane.ack.seq:
+    if ack.seq == lane.acked.seq:
         return lane, []
-    return replace(lane, acking=ack), [m.Acknowledge(lane.ack, ack)]
-
-
-def _ending(lane: Lane, event: m.Ending) -> Result:
-    return _proceed(replace(lane, goal=event.goal), [])
-
-
-def _broke(lane: Lane, event: m.Broke) -> Result:
-    return _close(lane, m.End.BROKEN, event.why)
+    return replace(lane, acking=ack), [m.Acknowledge(lane.acked, ack)]
 
 
 def _close(lane: Lane, end: m.End, why: str) -> Result:
     """Stop. What is pending is disposable, what is owed is redone by whoever comes next."""
     lane = replace(lane, phase=Phase.CLOSED, end=end, held=(), pending=(), owed=(), acking=None)
     return lane, [m.Stop(end, why)]
-
-
-def _late(lane: Lane, _event: m.Event) -> Result:
-    return lane, []
 
 
 def _put(lane: Lane, index: int, bundle: Bundle) -> Lane:
@@ -396,36 +356,37 @@ def _put(lane: Lane, index: int, bundle: Bundle) -> Lane:
 
 _Handler = Callable[[Lane, Any], Result]
 
+_WHILE_OPEN: dict[type, _Handler] = {
+    m.Polled: _polled,
+    m.Classified: _bundle,
+    m.Ran: _bundle,
+    m.Stored: _bundle,
+    m.Appended: _bundle,
+    m.Resolved: _bundle,
+    m.Delivered: _delivered,
+    m.Missing: _missing,
+    m.Acknowledged: _acknowledged,
+    m.RowRead: _row_read,
+}
+_ALWAYS: dict[type, _Handler] = {
+    m.Ending: lambda lane, event: _proceed(replace(lane, goal=event.goal), []),
+    m.Broke: lambda lane, event: _close(lane, m.End.BROKEN, event.why),
+}
+
 #: Which event may come in which phase. Whatever is not here is illegal.
 _BY_PHASE: dict[tuple[Phase, type], _Handler] = {
     (Phase.NEW, m.Opened): _opened,
     (Phase.LOADING, m.Loaded): _loaded,
     (Phase.RELOADING, m.Loaded): _loaded,
     (Phase.STARTING, m.Started): _started,
-    (Phase.OPEN, m.Polled): _polled,
-    (Phase.RELOADING, m.Polled): _polled,
     **{
-        (phase, kind): _bundle
+        (phase, kind): _WHILE_OPEN[kind]
         for phase in (Phase.OPEN, Phase.RELOADING)
-        for kind in (m.Classified, m.Ran, m.Stored, m.Appended, m.Resolved)
+        for kind in _WHILE_OPEN
     },
-    **{
-        (phase, kind): handler
-        for phase in (Phase.OPEN, Phase.RELOADING)
-        for kind, handler in (
-            (m.Delivered, _delivered),
-            (m.Missing, _missing),
-            (m.Acknowledged, _acknowledged),
-            (m.RowRead, _row_read),
-        )
-    },
-    **{
-        (phase, kind): handler
-        for phase in Phase
-        if phase is not Phase.CLOSED
-        for kind, handler in ((m.Ending, _ending), (m.Broke, _broke))
-    },
-    **{(Phase.CLOSED, kind): _late for kind in m.Event.__args__ if kind is not m.Opened},
+    **{(phase, kind): _ALWAYS[kind] for phase in set(Phase) - {Phase.CLOSED} for kind in _ALWAYS},
+    # What comes late to a lane that has stopped changes nothing.
+    **{(Phase.CLOSED, kind): lambda lane, _: (lane, []) for kind in m.Event.__args__[1:]},
 }
 
 #: Which event moves a bundle on from which step.

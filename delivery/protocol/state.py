@@ -107,10 +107,21 @@ class Lane:
     story: tuple[m.Event, ...] = field(default=(), compare=False)
 
     @property
+    def known(self) -> Head:
+        """The head, of a lane that was loaded."""
+        assert self.head is not None, "only a loaded lane comes here"
+        return self.head
+
+    @property
+    def acked(self) -> Ack:
+        """The acknowledgement, of a lane that was loaded."""
+        assert self.ack is not None, "only a loaded lane comes here"
+        return self.ack
+
+    @property
     def planned(self) -> Frontier:
         """Where the next offered range must begin or lie below."""
-        assert self.head is not None, "a lane that was not loaded plans nothing"
-        planned = self.head.frontier
+        planned = self.known.frontier
         for span in (*(bundle.span for bundle in self.pending), *self.held):
             planned = planned.merged(span.end)
         return planned
@@ -159,3 +170,27 @@ def unsealed(spans: tuple[Span, ...], frontier: Frontier) -> list[Span]:
         if not begin.covers(span.end):
             rest.append(Span(begin, begin.merged(span.end)))
     return rest
+
+
+def span_of(planned: Frontier, event: m.Polled) -> Span | str:
+    """Return the part of a polled range that is new, or why it would leave a gap.
+
+    A source that the lane does not know yet begins at its log's first offset, wherever the reader
+    would like to begin.
+    """
+    begin = {}
+    for source, offset in event.start:
+        expected = planned.at(source)
+        if expected is None:
+            expected = event.first.at(source)
+        if expected is None or offset > expected:
+            return (
+                f"a gap: partition {source.partition} continues at {expected}, "
+                f"the reader planned from {offset}"
+            )
+        begin[source] = expected
+    start = Frontier.of(begin.items())
+    end = start.merged(event.end)
+    if len(end.positions) != len(begin):
+        return "a range has an end for each of its starts, and no other"
+    return Span(start, end)

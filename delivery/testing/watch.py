@@ -24,7 +24,8 @@ from delivery.protocol import messages as m
 from delivery.testing.explore import Violation
 
 if TYPE_CHECKING:
-    from delivery.testing.world import LaneWorld, Process
+    from delivery.testing.process import Process
+    from delivery.testing.world import LaneWorld
 
 #: No plan has that many faults: a lane whose processes end more often than this never gets on.
 GENERATIONS_MAX = 8

@@ -14,103 +14,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from functools import partial
 
 from connectors.memory import MemoryReader
 from dedup import backup
 from dedup.catalog.catalog import INLINE_BYTES_MAX, Catalog
 from dedup.catalog.memory import MemoryStore, Tables
-from dedup.collect import Keep, Step, survey
-from dedup.index import ExactIndex, Ids, Memo
-from dedup.model import Frontier, Head, LaneRow, Source
+from dedup.collect import Keep, survey
+from dedup.index import ExactIndex, Memo
+from dedup.model import Frontier, Head, Source
 from delivery.broker import MemoryBroker
 from delivery.judge import Judge
 from delivery.protocol import messages as m
 from delivery.protocol.state import Lane
-from delivery.records import Output, Record
 from delivery.runner import LaneRunner, State
 from delivery.stage import Policy
 from delivery.testing.faulty import Crashed, Fault, FaultyStore, Request, Wire
-from delivery.testing.scenario import LaneSpec, Scenario, UserCode
+from delivery.testing.process import (
+    Code,
+    Collector,
+    Process,
+    StillClock,
+    copy_memo,
+    memo_picture,
+    turn,
+)
+from delivery.testing.putback import mixed
+from delivery.testing.scenario import LaneSpec, Scenario
 from delivery.testing.watch import Watch
 from sinks.memory import MemoryEmitter
-
-_T = TypeVar("_T")
-
-#: What time it is in every world. Lanes' own numbers move, the clock decides nothing.
-NOW_MS = 600_000_000
 
 #: What a process does that nobody else sees: done at once, no choice.
 _SILENT = (m.Run, m.Discard, m.Release, m.Stop)
 #: Instructions whose order among each other is the performer's: they may overtake one another.
 _OVERTAKING = (m.Classify, m.Store, m.Append, m.Emit, m.Acknowledge)
-
-
-@dataclass(slots=True)
-class Process:
-    """One process that runs one lane."""
-
-    name: str
-    spec: LaneSpec
-    generation: int
-    state: State
-    minted: int = 0
-    #: Where its reader stands by itself; None: wherever the lane is.
-    position: int | None = None
-    #: Rows of senders that it remembers.
-    senders: dict[str, LaneRow] = field(default_factory=dict)
-    #: Hash of everything above, once it was asked for.
-    mark: int | None = None
-
-    def copy(self) -> Process:
-        """Return a snapshot, about to change."""
-        return replace(self, state=self.state.copy(), senders=dict(self.senders), mark=None)
-
-    def hashed(self) -> int:
-        """Return the hash of all that the future depends on."""
-        if self.mark is None:
-            self.mark = hash(_picture(self))
-        return self.mark
-
-
-@dataclass(slots=True)
-class Collector:
-    """A collector that has read a lane and has steps left to do."""
-
-    name: str
-    #: What it read when it planned: its steps are a function of that.
-    read: object
-    steps: tuple[Step, ...]
-
-
-class _Clock:
-    """A clock that stands, and identities that name who took them."""
-
-    def __init__(self, process: Process) -> None:
-        self._process = process
-
-    def now_ms(self) -> int:
-        return NOW_MS
-
-    def fresh(self) -> bytes:
-        self._process.minted += 1
-        return f"{self._process.name}:{self._process.minted}".encode().ljust(16, b".")[:16]
-
-    def back_off(self, losses: int) -> None:
-        """Interleaving is the explorer's."""
-
-
-class _Code:
-    """User code that never makes the same thing twice."""
-
-    code = "v1"
-
-    def __init__(self, clock: _Clock, call: UserCode) -> None:
-        self._clock = clock
-        self._call = call
-
-    def run(self, record: Record) -> list[Output]:
-        return self._call(self._clock.fresh(), record)
 
 
 @dataclass(slots=True)
@@ -187,18 +124,23 @@ class LaneWorld:
         if alone:
             return
         for name in self.collectors:
-            yield from self._faulted(name, lambda world, n=name: world.collect(n))  # type: ignore[misc]
+            yield from self._faulted(name, partial(LaneWorld.collect, name=name))
+        for choice, act in self._events():
+            yield choice, partial(self._then, act)
+
+    def _events(self) -> Iterator[tuple[str, Act]]:
+        """Yield what may happen besides the next steps of those who run."""
         for index in range(len(self.late)):
-            yield f"~{index}", lambda i=index: self._then(lambda w: w.deliver(i))  # type: ignore[misc]
+            yield f"~{index}", partial(LaneWorld.deliver, index=index)
         for lane in sorted(set(self.zombies)):
-            yield f"+{lane}", lambda n=lane: self._then(lambda w: w.zombie(n))  # type: ignore[misc]
+            yield f"+{lane}", partial(LaneWorld.zombie, lane=lane)
         for lane in sorted(set(self.collections)):
-            yield f"%{lane}", lambda n=lane: self._then(lambda w: w.survey(n))  # type: ignore[misc]
+            yield f"%{lane}", partial(LaneWorld.survey, lane=lane)
         exist = all(spec.name in self.tables.lanes for spec in self.scenario.lanes)
         if self.restores and self.backup is None and exist:
-            yield "#backup", lambda: self._then(LaneWorld.back_up)
+            yield "#backup", LaneWorld.back_up
         if self.restores and self.backup is not None:
-            yield "#restore", lambda: self._then(LaneWorld.restore)
+            yield "#restore", LaneWorld.restore
 
     def fingerprint(self) -> object:
         """Return everything the future depends on, hashed; 64 bits twice make a collision unlikely."""
@@ -207,7 +149,7 @@ class LaneWorld:
             frozenset(self.broker.partitions.items()),
             tuple((name, process.hashed()) for name, process in sorted(self.processes.items())),
             tuple((c.name, c.read, len(c.steps)) for c in self.collectors.values()),
-            tuple((lane, _memo_picture(memo)) for lane, memo in sorted(self.memos.items())),
+            tuple((lane, memo_picture(memo)) for lane, memo in sorted(self.memos.items())),
             self.late,
             tuple(sorted(self.started.items())),
             (self.faults, self.zombies, self.swaps, self.collections, self.restores),
@@ -221,7 +163,7 @@ class LaneWorld:
 
     # Steps ------------------------------------------------------------------------------------
 
-    def _then(self, act: Callable[[LaneWorld], None]) -> LaneWorld:
+    def _then(self, act: Act) -> LaneWorld:
         world = self.copy()
         world.calls = 0
         act(world)
@@ -251,9 +193,9 @@ class LaneWorld:
         process = self.processes[name]
         for index in self._performable(process):
             label = name if index == 0 else f"{name}/{index}"
-            yield from self._faulted(label, lambda w, i=index: w.perform(name, i))  # type: ignore[misc]
+            yield from self._faulted(label, partial(LaneWorld.perform, name=name, index=index))
         if process.spec.reads in self.scenario.fed and self._next_range(process):
-            yield f"{name}?", lambda: self._then(lambda world: world.offer(name))
+            yield f"{name}?", partial(self._then, partial(LaneWorld.offer, name=name))
 
     def _performable(self, process: Process) -> list[int]:
         """Return which of the outstanding instructions may be performed next."""
@@ -268,9 +210,7 @@ class LaneWorld:
                     places.append(index)
         return places
 
-    def _faulted(
-        self, label: str, act: Callable[[LaneWorld], None]
-    ) -> Iterator[tuple[str, Callable[[], LaneWorld]]]:
+    def _faulted(self, label: str, act: Act) -> Iterator[tuple[str, Callable[[], LaneWorld]]]:
         """Yield a step as it should go, and then with each fault at each of its calls."""
         done = self._then(act)
         yield label, lambda: done
@@ -278,15 +218,10 @@ class LaneWorld:
             return
         for number in range(done.calls):
             for fault in sorted(self.scenario.kinds):
-                choice = f"{label}!{fault.value}@{number}"
-                yield (
-                    choice,
-                    lambda f=fault, n=number: self._then(  # type: ignore[misc]
-                        lambda world: world.suffer(act, f, n)
-                    ),
-                )
+                suffer = partial(LaneWorld.suffer, act=act, fault=fault, number=number)
+                yield f"{label}!{fault.value}@{number}", partial(self._then, suffer)
 
-    def suffer(self, act: Callable[[LaneWorld], None], fault: Fault, number: int) -> None:
+    def suffer(self, act: Act, fault: Fault, number: int) -> None:
         """Make a step during which one call fails."""
         self.faults -= 1
         self.planned = (fault, number)
@@ -336,7 +271,7 @@ class LaneWorld:
         """Return a process that this world may change, and its host's index with it."""
         process = self.processes[name] = self.processes[name].copy()
         host = self._host(process)
-        self.memos[host] = _copy_memo(self.memos.get(host, Memo()))
+        self.memos[host] = copy_memo(self.memos.get(host, Memo()))
         return process
 
     def _host(self, process: Process) -> tuple[str, int]:
@@ -365,7 +300,7 @@ class LaneWorld:
             return None
         planned = lane.planned
         sources = self._sources(process.spec)
-        cuts = _turn(process.spec.cuts, process.generation)
+        cuts = turn(process.spec.cuts, process.generation)
         start, end = {}, {}
         for source in sources:
             at = planned.at(source) or 0
@@ -400,10 +335,10 @@ class LaneWorld:
         self.started[spec.name] = generation + 1
         name = f"{spec.name.rsplit('/', 1)[-1]}{generation}"
         state = State(lane=Lane(limits=self.scenario.limits))
-        position = _turn(spec.positions, generation)
+        position = turn(spec.positions, generation)
         process = Process(name, spec, generation, state, position=position)
         self.processes[name] = process
-        sources, start = self._sources(spec), _turn(spec.starts, generation)
+        sources, start = self._sources(spec), turn(spec.starts, generation)
         runner, _ = self._runner(process)
         runner.tell(m.Opened(Frontier.of((source, start) for source in sources)))
         if spec.reads not in self.scenario.fed:
@@ -476,7 +411,7 @@ class LaneWorld:
         )
         back = self.scenario.restored
         if back is not None:
-            restored = _mixed(self.tables, restored, back)
+            restored = mixed(self.tables, restored, back)
         self.tables = restored
         self.restored, self.done, self.watch.rows = True, frozenset(), {}
         if self.scenario.orderly:
@@ -495,13 +430,13 @@ class LaneWorld:
         catalog = Catalog(store, inline_bytes_max=inline_bytes_max)
         memo = self.memos.setdefault(self._host(process), Memo())
         index = ExactIndex(catalog, spec.name, self.scenario.window_ms, memo)
-        clock = _Clock(process)
+        clock = StillClock(process)
         runner = LaneRunner(
             spec.name,
             catalog=catalog,
             judge=Judge(catalog, index, spec.id_from, lambda: spec.senders, process.senders),
             reader=MemoryReader(self.broker, spec.reads, self._sources(spec)),
-            stage=_Code(clock, spec.call),
+            stage=Code(clock, spec.call),
             emitter=MemoryEmitter(
                 self.broker,
                 [spec.writes],
@@ -532,34 +467,6 @@ class LaneWorld:
         return next(spec for spec in self.scenario.lanes if spec.name == lane)
 
 
-def _mixed(now: Tables, restored: Tables, back: tuple[str, ...]) -> Tables:
-    """Return the tables with only some lanes put back."""
-
-    def chosen(name: str) -> Tables:
-        return restored if name in back else now
-
-    names = {*now.lanes, *restored.lanes}
-    mixed = Tables()
-    for name in sorted(names):
-        source = chosen(name)
-        if name in source.lanes:
-            mixed.lanes[name] = source.lanes[name]
-        if name in source.lists:
-            mixed.lists[name] = source.lists[name]
-    for table in (now, restored):
-        for key, entry in table.entries.items():
-            if chosen(key[0]) is table:
-                mixed.entries[key] = entry
-        for place, chunks in table.chunks.items():
-            if chosen(place[1].lane) is table:
-                mixed.chunks[place] = chunks
-    return mixed
-
-
-def _turn(per_generation: tuple[_T, ...], generation: int) -> _T:
-    return per_generation[min(generation, len(per_generation) - 1)]
-
-
 def _may_overtake(later: m.Instruction, earlier: m.Instruction) -> bool:
     if not isinstance(later, _OVERTAKING) or not isinstance(earlier, _OVERTAKING):
         return False
@@ -571,40 +478,5 @@ def _without(names: tuple[str, ...], name: str) -> tuple[str, ...]:
     return (*names[:index], *names[index + 1 :])
 
 
-def _copy_memo(memo: Memo) -> Memo:
-    buckets = {key: Ids(set(ids.ids), dict(ids.seen)) for key, ids in memo.buckets.items()}
-    return Memo(memo.tag, buckets)
-
-
-def _memo_picture(memo: Memo) -> object:
-    return (
-        memo.tag,
-        frozenset(
-            (bucket, frozenset(ids.ids), frozenset(ids.seen.items()))
-            for bucket, ids in memo.buckets.items()
-        ),
-    )
-
-
-def _picture(process: Process) -> object:
-    state = process.state
-    work = tuple(
-        (
-            ticket,
-            held.attempt,
-            tuple(row.output.value for row in held.rows),
-            frozenset(held.verdicts.ids),
-            held.verdicts.learned,
-            held.delivered,
-        )
-        for ticket, held in sorted(state.work.items())
-    )
-    rows = tuple((record.source, record.offset) for record in state.rows)
-    return (
-        state.lane,
-        tuple(state.todo),
-        rows,
-        work,
-        state.dead,
-        (process.minted, process.position, frozenset(process.senders.items())),
-    )
+#: Something that happens in a world.
+Act = Callable[[LaneWorld], None]

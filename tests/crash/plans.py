@@ -12,7 +12,8 @@ from pathlib import Path
 
 from delivery.testing.explore import explore
 from delivery.testing.world import LaneWorld
-from tests.crash.mutants import MUTANTS, Mutant, planted
+from tests.crash.mutants import MUTANTS
+from tests.crash.sabotage import Mutant, planted
 from tests.crash.worlds import WORLDS
 
 FILE = Path(__file__).with_name("plans.txt")

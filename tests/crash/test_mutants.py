@@ -6,8 +6,9 @@ import pytest
 
 from delivery.testing.explore import outcome
 from delivery.testing.world import LaneWorld
-from tests.crash.mutants import MUTANTS, Mutant, function_at, planted
+from tests.crash.mutants import MUTANTS
 from tests.crash.plans import find, stored
+from tests.crash.sabotage import Mutant, function_at, planted
 from tests.crash.worlds import WORLDS
 
 #: As many rules as there are sabotages of them; fewer means that a rule lost its proof.

@@ -1,0 +1,142 @@
+"""The processes of a world: a lane's runner as it is between two instructions, and collectors.
+
+What it is: values that copy themselves, and the clock and user code that a process is given.
+What it must not know: what a process does next.
+
+Invariants:
+    Two processes that hash alike have the same future in the same world.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from dedup.collect import Step
+from dedup.index import Ids, Memo
+from dedup.model import LaneRow
+from delivery.records import Output, Record
+from delivery.runner import State
+from delivery.testing.scenario import LaneSpec, UserCode
+
+_T = TypeVar("_T")
+
+#: What time it is in every world. Lanes' own numbers move, the clock decides nothing.
+NOW_MS = 600_000_000
+
+
+@dataclass(slots=True)
+class Process:
+    """One process that runs one lane."""
+
+    name: str
+    spec: LaneSpec
+    generation: int
+    state: State
+    minted: int = 0
+    #: Where its reader stands by itself; None: wherever the lane is.
+    position: int | None = None
+    #: Rows of senders that it remembers.
+    senders: dict[str, LaneRow] = field(default_factory=dict)
+    #: Hash of everything above, once it was asked for.
+    mark: int | None = None
+
+    def copy(self) -> Process:
+        """Return a snapshot, about to change."""
+        return replace(self, state=self.state.copy(), senders=dict(self.senders), mark=None)
+
+    def hashed(self) -> int:
+        """Return the hash of all that the future depends on."""
+        if self.mark is None:
+            self.mark = hash(picture(self))
+        return self.mark
+
+
+@dataclass(slots=True)
+class Collector:
+    """A collector that has read a lane and has steps left to do."""
+
+    name: str
+    #: What it read when it planned: its steps are a function of that.
+    read: object
+    steps: tuple[Step, ...]
+
+
+class StillClock:
+    """A clock that stands, and identities that name who took them."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def now_ms(self) -> int:
+        """Return the only time there is."""
+        return NOW_MS
+
+    def fresh(self) -> bytes:
+        """Return an identity that says whose it is."""
+        self._process.minted += 1
+        return f"{self._process.name}:{self._process.minted}".encode().ljust(16, b".")[:16]
+
+    def back_off(self, losses: int) -> None:
+        """Interleaving is the explorer's."""
+
+
+class Code:
+    """User code that never makes the same thing twice."""
+
+    code = "v1"
+
+    def __init__(self, clock: StillClock, call: UserCode) -> None:
+        self._clock = clock
+        self._call = call
+
+    def run(self, record: Record) -> list[Output]:
+        """Call user code with something new."""
+        return self._call(self._clock.fresh(), record)
+
+
+def picture(process: Process) -> object:
+    """Return all of a process that its future depends on."""
+    state = process.state
+    work = tuple(
+        (
+            ticket,
+            held.attempt,
+            tuple(row.output.value for row in held.rows),
+            frozenset(held.verdicts.ids),
+            held.verdicts.learned,
+            held.delivered,
+        )
+        for ticket, held in sorted(state.work.items())
+    )
+    rows = tuple((record.source, record.offset) for record in state.rows)
+    return (
+        state.lane,
+        tuple(state.todo),
+        rows,
+        work,
+        state.dead,
+        (process.minted, process.position, frozenset(process.senders.items())),
+    )
+
+
+def copy_memo(memo: Memo) -> Memo:
+    """Return a snapshot of a host's index."""
+    buckets = {key: Ids(set(ids.ids), dict(ids.seen)) for key, ids in memo.buckets.items()}
+    return Memo(memo.tag, buckets)
+
+
+def memo_picture(memo: Memo) -> object:
+    """Return a hashable picture of a host's index."""
+    return (
+        memo.tag,
+        frozenset(
+            (bucket, frozenset(ids.ids), frozenset(ids.seen.items()))
+            for bucket, ids in memo.buckets.items()
+        ),
+    )
+
+
+def turn(per_generation: tuple[_T, ...], generation: int) -> _T:
+    """Return what a scenario says for a generation; its last word serves all later ones."""
+    return per_generation[min(generation, len(per_generation) - 1)]
