@@ -17,10 +17,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from connectors.memory import MemoryReader
-from dedup import backup
 from dedup.catalog.catalog import INLINE_BYTES_MAX, Catalog
 from dedup.catalog.memory import MemoryStore, Tables
-from dedup.collect import Keep, survey
 from dedup.index import ExactIndex, Memo
 from dedup.model import Frontier, Head, Source
 from delivery.broker import MemoryBroker
@@ -30,6 +28,7 @@ from delivery.protocol.state import Lane
 from delivery.runner import LaneRunner, State
 from delivery.stage import Policy
 from delivery.testing.faulty import Crashed, Fault, FaultyStore, Request, Wire
+from delivery.testing.incidents import Act, incidents, step_collector
 from delivery.testing.process import (
     Code,
     Collector,
@@ -39,7 +38,6 @@ from delivery.testing.process import (
     memo_picture,
     turn,
 )
-from delivery.testing.putback import mixed
 from delivery.testing.scenario import LaneSpec, Scenario
 from delivery.testing.watch import Watch
 from sinks.memory import MemoryEmitter
@@ -98,7 +96,7 @@ class LaneWorld:
             else:
                 world.broker.append(source, record)
         for spec in scenario.lanes:
-            world._start(spec)
+            world.begin(spec)
         return world
 
     # The explorer's side ----------------------------------------------------------------------
@@ -124,23 +122,9 @@ class LaneWorld:
         if alone:
             return
         for name in self.collectors:
-            yield from self._faulted(name, partial(LaneWorld.collect, name=name))
-        for choice, act in self._events():
+            yield from self._faulted(name, partial(step_collector, name=name))
+        for choice, act in incidents(self):
             yield choice, partial(self._then, act)
-
-    def _events(self) -> Iterator[tuple[str, Act]]:
-        """Yield what may happen besides the next steps of those who run."""
-        for index in range(len(self.late)):
-            yield f"~{index}", partial(LaneWorld.deliver, index=index)
-        for lane in sorted(set(self.zombies)):
-            yield f"+{lane}", partial(LaneWorld.zombie, lane=lane)
-        for lane in sorted(set(self.collections)):
-            yield f"%{lane}", partial(LaneWorld.survey, lane=lane)
-        exist = all(spec.name in self.tables.lanes for spec in self.scenario.lanes)
-        if self.restores and self.backup is None and exist:
-            yield "#backup", LaneWorld.back_up
-        if self.restores and self.backup is not None:
-            yield "#restore", LaneWorld.restore
 
     def fingerprint(self) -> object:
         """Return everything the future depends on, hashed; 64 bits twice make a collision unlikely."""
@@ -241,11 +225,11 @@ class LaneWorld:
         try:
             answer = runner.perform(instruction)
         except Crashed:
-            self._account(wire)
+            self.account(wire)
             del self.processes[name]
             self._replace(process.spec)
             return
-        self._account(wire)
+        self.account(wire)
         self.calls = len(wire.calls)
         if answer is not None:
             runner.tell(answer)
@@ -292,7 +276,7 @@ class LaneWorld:
         """Start another process on a lane that nobody runs any more, unless it has succeeded."""
         alive = any(process.spec.name == spec.name for process in self.processes.values())
         if not alive and spec.name not in self.done:
-            self._start(spec)
+            self.begin(spec)
 
     def _next_range(self, process: Process) -> tuple[Frontier, Frontier] | None:
         lane = process.state.lane
@@ -329,7 +313,7 @@ class LaneWorld:
             process.position = max(offset for _, offset in planned[1])
         runner.offer(m.Polled(*planned), reader.read(*planned))
 
-    def _start(self, spec: LaneSpec) -> str:
+    def begin(self, spec: LaneSpec) -> str:
         """Start a process and return its name; it has its first read still before it."""
         generation = self.started.get(spec.name, 0)
         self.started[spec.name] = generation + 1
@@ -345,86 +329,11 @@ class LaneWorld:
             runner.tell(m.Ending(self.broker.high(sources)))
         return name
 
-    def zombie(self, lane: str) -> None:
-        """Start a second process on a lane; it has read the lane already."""
-        self.zombies = _without(self.zombies, lane)
-        self.perform(self._start(self._spec(lane)), 0)
-
-    def deliver(self, index: int) -> None:
-        """Carry out a late request."""
-        request = self.late[index]
-        self.late = (*self.late[:index], *self.late[index + 1 :])
-        wire = Wire({"store": MemoryStore(self.tables), "log": self.broker})
-        wire.carry_out(request)
-
-    # Collectors, backup, restore --------------------------------------------------------------
-
-    def survey(self, lane: str) -> None:
-        """Let a collector read a lane and plan."""
-        self.collections = _without(self.collections, lane)
-        catalog = Catalog(MemoryStore(self.tables))
-        steps = survey(catalog, lane, Keep(window_ms=self.scenario.window_ms))
-        name = f"C{len(self.collections)}"
-        if steps:
-            self.collectors[name] = Collector(name, self.tables.frozen(), tuple(steps))
-
-    def collect(self, name: str) -> None:
-        """Let a collector do its next step."""
-        collector = self.collectors[name]
-        wire = self._wire()
-        catalog = Catalog(FaultyStore(MemoryStore(self.tables), wire))
-        try:
-            going_on = collector.steps[0].perform(catalog)
-        except (Crashed, Exception):  # noqa: BLE001 - whatever befalls a collector ends its plan
-            going_on = False
-        self._account(wire)
-        self.calls = len(wire.calls)
-        rest = collector.steps[1:] if going_on else ()
-        if rest:
-            self.collectors[name] = replace(collector, steps=rest)
-        else:
-            del self.collectors[name]
-
-    def back_up(self) -> None:
-        """Take one more head for the backup, in its own order; after the last one, write it."""
-        catalog = Catalog(MemoryStore(self.tables))
-        order = [name for name, _ in self.taken]
-        rest = [lane for lane in backup.downstream_first(catalog) if lane not in order]
-        if rest:
-            self.taken = (*self.taken, (rest[0], backup.take(catalog, rest[0])))
-        if len(rest) <= 1:
-            self.backup = tuple(backup.frames(catalog, self.taken))
-
-    def restore(self) -> None:
-        """Put the backup into an empty catalog that everybody sees from now on.
-
-        Lanes that are kept elsewhere, with the database of a same-transaction sink, stay.
-        """
-        assert self.backup is not None, "there is a backup"
-        self.restores -= 1
-        fresh = iter(range(1, 1_000))
-        restored = Tables()
-        backup.restore(
-            Catalog(MemoryStore(restored)),
-            self.backup,
-            lambda: f"restored:{next(fresh)}".encode().ljust(16, b"."),
-        )
-        back = self.scenario.restored
-        if back is not None:
-            restored = mixed(self.tables, restored, back)
-        self.tables = restored
-        self.restored, self.done, self.watch.rows = True, frozenset(), {}
-        if self.scenario.orderly:
-            self.processes = {}
-        for spec in self.scenario.lanes:
-            if self.scenario.orderly or back is None or spec.name in back:
-                self._start(spec)
-
     # Inside -----------------------------------------------------------------------------------
 
     def _runner(self, process: Process) -> tuple[LaneRunner, Wire]:
         spec = process.spec
-        wire = self._wire()
+        wire = self.wire()
         inline_bytes_max = INLINE_BYTES_MAX if self.scenario.inline else 0
         store = FaultyStore(MemoryStore(self.tables), wire)
         catalog = Catalog(store, inline_bytes_max=inline_bytes_max)
@@ -448,7 +357,8 @@ class LaneWorld:
         runner.state = process.state
         return runner, wire
 
-    def _wire(self) -> Wire:
+    def wire(self) -> Wire:
+        """Return a wire on which the planned call fails."""
         planned = self.planned
 
         def fault(number: int, _request: Request) -> Fault | None:
@@ -456,14 +366,16 @@ class LaneWorld:
 
         return Wire({"log": self.broker}, fault)
 
-    def _account(self, wire: Wire) -> None:
+    def account(self, wire: Wire) -> None:
+        """Take over what is still on its way."""
         self.late += tuple(wire.late)
 
     def _sources(self, spec: LaneSpec) -> list[Source]:
         every = self.broker.sources(spec.reads)
         return [every[partition] for partition in spec.partitions]
 
-    def _spec(self, lane: str) -> LaneSpec:
+    def spec(self, lane: str) -> LaneSpec:
+        """Return what the scenario says of a lane."""
         return next(spec for spec in self.scenario.lanes if spec.name == lane)
 
 
@@ -471,12 +383,3 @@ def _may_overtake(later: m.Instruction, earlier: m.Instruction) -> bool:
     if not isinstance(later, _OVERTAKING) or not isinstance(earlier, _OVERTAKING):
         return False
     return not (isinstance(later, m.Emit) and isinstance(earlier, m.Emit))
-
-
-def _without(names: tuple[str, ...], name: str) -> tuple[str, ...]:
-    index = names.index(name)
-    return (*names[:index], *names[index + 1 :])
-
-
-#: Something that happens in a world.
-Act = Callable[[LaneWorld], None]

@@ -12,7 +12,7 @@ from delivery.cli import VERBS
 LINES_PER_MODULE_MAX = 400
 LINES_PER_FUNCTION_MAX = 70
 #: Modules over the limit, with their length today. A pin may only shrink, and goes at the limit.
-MODULES_PINNED: dict[str, int] = {"delivery/protocol/lane.py": 431}
+MODULES_PINNED: dict[str, int] = {}
 #: Functions over the limit ("path:function"), with their length today. The same rule.
 FUNCTIONS_PINNED: dict[str, int] = {}
 

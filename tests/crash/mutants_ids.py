@@ -1,0 +1,141 @@
+"""Sabotages of the rules about ids: deduplication, senders, expiry."""
+
+from __future__ import annotations
+
+from tests.crash.sabotage import one
+
+SENDERS = "delivery.protocol.senders:"
+RUNNER = "delivery.runner:LaneRunner."
+JUDGE = "delivery.judge:"
+INDEX = "dedup.index:ExactIndex."
+
+IDS = (
+    # Deduplication ----------------------------------------------------------------------------
+    one(
+        "classify without own pending bundles",
+        "solo",
+        RUNNER + "_classify",
+        "pending = [self.state.work[ticket].verdicts.ids for ticket in classify.after]",
+        "pending = []",
+    ),
+    one(
+        "repeats inside a bundle not noticed",
+        "stage",
+        JUDGE + "Judge.judge",
+        "self._decided(record_id, verdicts.ids, pending)",
+        "self._decided(record_id, set(), pending)",
+    ),
+    one(
+        "index not asked",
+        "zombie",
+        JUDGE + "Judge._decided",
+        "return self._index.holds(record_id)",
+        "return False",
+    ),
+    one(
+        "tag moved without the winner's segment",
+        "zombie",
+        INDEX + "_follow",
+        "self._take(head, seals)",
+        "self._take(head, [])",
+    ),
+    one(
+        "filter of another history trusted",
+        "restored-hosts",
+        INDEX + "_follow",
+        "not self._on_history(tag, head)",
+        "tag.seq > head.ref.seq",
+    ),
+    # Senders ----------------------------------------------------------------------------------
+    one(
+        "read seq from an unsealed frontier",
+        "chain",
+        JUDGE + "Judge.judge",
+        "for read in head.read_seqs}",
+        "for read in self._learned(head.frontier.merged(end))}",
+    ),
+    one(
+        "read seq shared between receiver lanes",
+        "fan-out",
+        JUDGE + "Judge.judge",
+        "for read in head.read_seqs}",
+        "for lane in self._catalog.lanes()\n"
+        "        for read in self._catalog.load(lane).head.read_seqs}",
+    ),
+    one(
+        "read seq learned past one of two partitions",
+        "wide",
+        SENDERS + "learned",
+        "if all(",
+        "if any(",
+    ),
+    one(
+        "read seq without incarnation",
+        "restored-apart",
+        SENDERS + "standing",
+        "reads.get((mark.sender, mark.incarnation, topic), -1) >= mark.seq",
+        "max((n for (s, _, t), n in reads.items() if (s, t) == (mark.sender, topic)),"
+        " default=-1) >= mark.seq",
+    ),
+    one(
+        "delivered offset read before the acknowledgement",
+        "chain",
+        JUDGE + "Judge._learned",
+        "    row = self._read(sender)\n",
+        "    old = self._rows.get(sender)\n"
+        "        row = self._read(sender)\n"
+        "        if row is not None and old is not None:\n"
+        "            torn = type(row.ack)(row.ack.incarnation, row.ack.seq, old.ack.delivered)\n"
+        "            row = LaneRow(head=row.head, ack=torn, collected=row.collected)\n",
+    ),
+    one(
+        "copied header trusted as a sender",
+        "copied",
+        SENDERS + "_on_history",
+        "topic not in row.head.writes",
+        "False",
+    ),
+    one(
+        "record of an abandoned incarnation accepted",
+        "restored",
+        SENDERS + "_on_history",
+        "Standing.EXTERNAL if current else Standing.ABANDONED",
+        "Standing.EXTERNAL if current else None",
+    ),
+    one(
+        "stale sender row trusted",
+        "chain",
+        SENDERS + "standing",
+        "found if fresh else Standing.REREAD",
+        "found",
+    ),
+    # Expiry -----------------------------------------------------------------------------------
+    one(
+        "bucket dropped with one sender lane uncovered",
+        "two-senders",
+        "dedup.expiry:forgettable",
+        "return all(",
+        "return any(",
+    ),
+    one(
+        "kept id dropped by coverage",
+        "rekeyed",
+        JUDGE + "Judge.judge",
+        "if found is Standing.INTERNAL else None",
+        "if found in (Standing.INTERNAL, Standing.KEPT) else None",
+    ),
+    one(
+        "external id bucketed by its own timestamp",
+        "window",
+        JUDGE + "Verdicts.parts",
+        "Bucket.at(Origin.EXTERNAL, lane_time_ms)",
+        "Bucket.at(Origin.EXTERNAL, record.timestamp_ms)",
+    ),
+    one(
+        "external id dropped without its window",
+        "window",
+        "dedup.expiry:forgettable",
+        "part.bucket.end_ms + window_ms",
+        "part.bucket.end_ms",
+    ),
+)
