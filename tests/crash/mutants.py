@@ -6,7 +6,9 @@ Each names the rule it breaks and the world in which breaking it can be seen.
 from __future__ import annotations
 
 from tests.crash.mutants_ids import IDS
-from tests.cLANE = "delivery.protocol.lane:"
+from tests.crash.sabotage import Edit, Mutant, one
+
+LANE = "delivery.protocol.lane:"
 STATE = "delivery.protocol.state:"
 RUNNER = "delivery.runner:LaneRunner."
 MEMORY = "dedup.catalog.memory:MemoryStore."
