@@ -1,0 +1,1 @@
+"""Benchmarks of this project; `python -m bench` runs them."""
