@@ -1,6 +1,6 @@
 # Everything this project can do for you. `make` alone prints the list.
 .POSIX:
-.PHONY: help setup jars demo test check fmt lint type crash lock clean
+.PHONY: help setup jars demo test check fmt lint type crash bench lock clean
 
 BIN = .venv/bin
 SETUP = .ci/setup
@@ -35,12 +35,15 @@ type: setup ## Check the types of the four packages
 	@.ci/section types $(BIN)/mypy
 
 crash: setup jars ## The slow tests: crashes, in depth (up to an hour)
-	@$(BIN)/python -m pytest -m slow
+	@$(BIN)/python -m pytest -m slow && $(BIN)/python -m tests.crash.proof
+
+bench: setup jars ## Measure, beside the barest thing that does the same; BENCH="NAME... --quick" narrows it
+	@$(BIN)/python -m bench $(BENCH)
 
 lock: setup ## Resolve pyproject.toml anew into requirements.lock
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras --group pyproject.toml:dev --no-annotate --no-header pyproject.toml --output-file requirements.lock
 
 clean: ## Stop this checkout's servers and remove everything set-up and runs have left
 	@if [ -x $(BIN)/delivery ]; then $(BIN)/delivery down; fi
-	@rm -rf .venv .cache .delivery .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist spark-warehouse metastore_db derby.log
+	@rm -rf .venv .cache .delivery bench/results .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist spark-warehouse metastore_db derby.log
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -104,13 +104,18 @@ def replay(initial: World, line: str) -> World:
         MisfitError: the plan is not one of this world.
     """
     world = initial
-    for wanted in line.split():
+    for number, wanted in enumerate(line.split()):
+        offered = []
         for choice, make in world.successors():
             if choice == wanted:
                 world = make()
                 break
+            offered.append(choice)
         else:
-            raise MisfitError(f"the plan does not fit this world: no choice {wanted}")
+            raise MisfitError(
+                f"the plan does not fit this world: at step {number} there is no {wanted}, "
+                f"only {' '.join(offered) or 'the end'}"
+            )
     return world
 
 

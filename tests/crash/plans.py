@@ -2,7 +2,8 @@
 
 What it is: reading and writing `plans.txt`, "mutant | world | plan" on each line.
 `python -m tests.crash.plans` finds every plan anew and rewrites the file; read the difference
-before committing it.
+before committing it. `python -m tests.crash.plans WORLD "PLAN"` replays one line in the product as
+it is, and says what it runs into.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from delivery.testing.explore import explore
+from delivery.testing.explore import MisfitError, explore, outcome
 from delivery.testing.world import LaneWorld
 from tests.crash.mutants import MUTANTS
 from tests.crash.sabotage import Mutant, planted
@@ -47,4 +48,11 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:]:
+        try:
+            told = outcome(LaneWorld.of(WORLDS[sys.argv[1]].scenario), sys.argv[2])
+        except MisfitError as misfit:
+            sys.exit(str(misfit))
+        sys.stdout.write((told or "everything held") + "\n")
+    else:
+        main()

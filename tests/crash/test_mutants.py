@@ -6,6 +6,7 @@ import pytest
 
 from delivery.testing.explore import outcome
 from delivery.testing.world import LaneWorld
+from tests.crash.conftest import TakeDown
 from tests.crash.mutants import MUTANTS
 from tests.crash.plans import find, stored
 from tests.crash.sabotage import Mutant, function_at, planted
@@ -44,5 +45,6 @@ def test_a_sabotage_is_taken_back() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=_name)
-def test_the_explorer_finds_a_plan_anew(mutant: Mutant) -> None:
+def test_the_explorer_finds_a_plan_anew(mutant: Mutant, take_down: TakeDown) -> None:
     assert find(mutant) is not None, f"{mutant.name} survives all of {mutant.world}"
+    take_down(kind="mutant", name=mutant.name)

@@ -1,0 +1,88 @@
+"""docs/proof.md: what the last `make crash` proved, with date, machine and versions.
+
+What it is: a page made from the record that the slow tests leave; `make crash` calls it at its end.
+What it must not know: how anything is proved.
+
+Invariants:
+    Every number on the page was written down by a test that passed in that one run.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import platform
+import sqlite3
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+MEASURED = ROOT / ".cache" / "proof.jsonl"
+PAGE = ROOT / "docs" / "proof.md"
+NAMED = ("pyarrow", "xxhash", "kafka-python", "cassandra-driver")
+
+
+def page(record: list[dict[str, Any]], today: dt.date) -> str:
+    """Return the page for a record."""
+    worlds = [entry for entry in record if entry["kind"] == "world"]
+    mutants = [entry for entry in record if entry["kind"] == "mutant"]
+    killed = [entry for entry in record if entry["kind"] == "killed"]
+    made = (
+        f"Made by `make crash` on {today.isoformat()}: {os.cpu_count()} cores, "
+        f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
+    )
+    searched = (
+        "The search is exhaustive and has no seed: each reachable state once, and no plan breaks the "
+        "promise. The numbers of states are pinned in `tests/crash/worlds.py`."
+    )
+    sabotaged = (
+        f"{len(mutants)} sabotages, each of one rule; for each the explorer found a plan anew that "
+        "breaks the promise. The plans are kept in `tests/crash/plans.txt`."
+    )
+    packages = ", ".join(f"{name} {version(name)}" for name in NAMED)
+    lines = [
+        "# What was proved, and when",
+        "",
+        f"{made}, {packages}.",
+        "What is explored, and how to replay a plan, is in [protocol.md](protocol.md).",
+        "",
+        "## Every plan of every world",
+        "",
+        searched,
+        "",
+        "| world | states | ways it can end | seconds |",
+        "| --- | ---: | ---: | ---: |",
+        *(
+            f"| {entry['name']} | {entry['states']:,} | {entry['ends']:,} | {entry['seconds']} |"
+            for entry in sorted(worlds, key=lambda entry: str(entry["name"]))
+        ),
+        "",
+        "## Every rule is needed",
+        "",
+        sabotaged,
+        "",
+        "## Real processes, killed",
+        "",
+        "| test | seconds |",
+        "| --- | ---: |",
+        *(f"| `{entry['test']}` | {entry['seconds']} |" for entry in killed),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Write the page."""
+    record = [json.loads(line) for line in MEASURED.read_text().splitlines()]
+    failed = [entry["test"] for entry in record if entry.get("outcome", "passed") != "passed"]
+    if failed:
+        sys.exit(f"nothing was written: {', '.join(failed)} did not pass")
+    PAGE.write_text(page(record, dt.datetime.now(tz=dt.UTC).date()))
+    sys.stdout.write(f"{PAGE.relative_to(ROOT)}: {len(record)} facts\n")
+
+
+if __name__ == "__main__":
+    main()
