@@ -11,11 +11,15 @@ import json
 import sys
 from pathlib import Path
 
-from bench import catalog, lane
+from bench import catalog, catalog_cassandra, lane
 from bench.harness import RESULTS, Benchmark, Lab, run
 from bench.report import VERSION, as_json, as_table, machine
 
-BENCHMARKS: tuple[Benchmark, ...] = (*catalog.BENCHMARKS, *lane.BENCHMARKS)
+BENCHMARKS: tuple[Benchmark, ...] = (
+    *catalog.BENCHMARKS,
+    *catalog_cassandra.BENCHMARKS,
+    *lane.BENCHMARKS,
+)
 
 
 def main(arguments: list[str]) -> int:

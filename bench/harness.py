@@ -16,8 +16,11 @@ from __future__ import annotations
 import gc
 import math
 import multiprocessing
+import multiprocessing.connection
+import os
 import statistics
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -321,7 +324,20 @@ def take_turn(contestant: Contestant) -> Measured:
     # Forked, it would begin with what this process has already freed, and grow into that.
     spawning = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=spawning) as pool:
-        return pool.submit(measure, contestant.turn, contestant.servers).result()
+        return pool.submit(_apart, contestant.turn, contestant.servers).result()
+
+
+def _apart(turn: Callable[[], Turn], servers: tuple[int, ...]) -> Measured:
+    """Have one turn in a process that ends with the one that started it, however that ends."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "this process was started for the turn"
+
+    def follow() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+    return measure(turn, servers)
 
 
 def measure(turn: Callable[[], Turn], servers: tuple[int, ...]) -> Measured:

@@ -98,9 +98,9 @@ def fresh_count(offsets: int) -> int:
     return sum(original(offset) == offset for offset in range(offsets))
 
 
-def with_nonce(record: Record) -> list[Output]:
+def with_nonce(record: Record, times: int = 1) -> list[Output]:
     """Append a random nonce: user code that never makes the same thing twice."""
-    return [record.replace(value={**record.json(), "nonce": uuid4().hex})]
+    return [record.replace(value={**record.json(), "nonce": uuid4().hex}) for _ in range(times)]
 
 
 def _value(number: int, size: int, *, noise: bool) -> bytes:
