@@ -88,6 +88,11 @@ class HeadRef:
     seq: int
     attempt: Attempt
 
+    def __post_init__(self) -> None:
+        """Refuse what would shift every field stored behind it."""
+        assert len(self.incarnation) == IDENTITY_BYTES, "an incarnation is 16 bytes"
+        assert len(self.attempt) == IDENTITY_BYTES, "an attempt is 16 bytes"
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class ReadSeq:

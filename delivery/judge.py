@@ -168,8 +168,16 @@ class Judge:
         return None if value is None else decode_header(value)
 
     def _external_id(self, record: Record) -> RecordId:
-        name = self._id_from(record)
-        return positional(record.source, record.offset) if name is None else named(name)
+        try:
+            name = self._id_from(record)
+            return positional(record.source, record.offset) if name is None else named(name)
+        except Exception as error:
+            raise InvalidUsage(
+                "take the id out of a record",
+                f"offset {record.offset} of partition {record.source.partition}",
+                f"id_from failed ({type(error).__name__}: {error}); nothing was sealed: let it "
+                "return None for a record that nothing but its place names",
+            ) from error
 
     def _standing(
         self,

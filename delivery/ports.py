@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from dedup.model import Frontier, Source, TopicId
+from dedup.model import IDENTITY_BYTES, Frontier, Source, TopicId
 from delivery.outputs import Emission
 from delivery.records import Output, Record
 
@@ -39,6 +39,10 @@ class Log:
     topics: tuple[tuple[str, TopicId], ...] = ()
     low: Frontier = field(default_factory=Frontier)
     high: Frontier = field(default_factory=Frontier)
+
+    def __post_init__(self) -> None:
+        """Refuse what is no identity of a topic."""
+        assert all(len(topic) == IDENTITY_BYTES for _, topic in self.topics), "topic ids: 16 bytes"
 
 
 class Reader(Protocol):

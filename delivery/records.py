@@ -73,8 +73,17 @@ class Output:
 
     def __post_init__(self) -> None:
         """Refuse what no broker would take, before anything is stored."""
-        size = len(self.value or b"") + len(self.key or b"")
-        size += sum(len(name) + len(value) for name, value in self.headers)
+        parts: list[Any] = [b"" if part is None else part for part in (self.value, self.key)]
+        parts += [value for _, value in self.headers]
+        wrong = [type(part).__name__ for part in parts if not isinstance(part, bytes)]
+        if wrong:
+            raise InvalidUsage(
+                "make an output record",
+                f"{wrong[0]} as a key, a value or the value of a header",
+                "nothing of its bundle was stored: give bytes, or make it with "
+                "record.replace(value=...), which encodes a value",
+            )
+        size = sum(map(len, parts)) + sum(len(name.encode()) for name, _ in self.headers)
         if size > RECORD_BYTES_MAX:
             raise InvalidUsage(
                 "make an output record",

@@ -21,9 +21,10 @@ from typing import Any, ClassVar, TypeVar
 
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.store import Blob
-from dedup.errors import DeliveryError, Indeterminate, Unavailable
+from dedup.errors import DeliveryError, Indeterminate, InvalidUsage, Unavailable
 from dedup.formats.segment import segment_chunks
 from dedup.model import (
+    IDENTITY_BYTES,
     Attempt,
     BlobRef,
     Frontier,
@@ -127,8 +128,14 @@ class LaneRunner:
         self.state.todo.extend(instructions)
 
     def offer(self, polled: m.Polled, records: Sequence[Record]) -> None:
-        """Hand over a planned range with its rows, in offset order."""
-        self.state.rows.extend(records)
+        """Hand over a planned range with its rows, in offset order.
+
+        Rows that were offered before are dropped: they are held, or sealed.
+        """
+        planned = self.state.lane.planned if self.state.lane.head else Frontier()
+        self.state.rows.extend(
+            record for record in records if record.offset >= (planned.at(record.source) or 0)
+        )
         self.tell(polled)
 
     def step(self) -> bool:
@@ -150,8 +157,9 @@ class LaneRunner:
         try:
             return self._PERFORM[type(instruction)](self, instruction)
         except DeliveryError as error:
-            # What could be answered was answered; the rest stops this lane in this process.
-            self.state.error = error
+            # What could be answered was answered; the rest stops this lane in this process. The
+            # first error says why; what fails behind it may only be its echo.
+            self.state.error = self.state.error or error
             return m.Broke(str(error))
 
     # Reading ----------------------------------------------------------------------------------
@@ -162,7 +170,7 @@ class LaneRunner:
         self._judge.forget_senders()
         row = self._again(lambda: self._catalog.load(self.name))
         log = self._again(self._reader.log)
-        return m.Loaded(row, log.topics, log.low, log.high)
+        return m.Loaded(row, log.topics, log.low, log.high, self._emitter.writes)
 
     def _read_row(self, read: m.ReadRow) -> m.Event:
         return m.RowRead(self._again(lambda: self._catalog.load(self.name)), read.missing)
@@ -176,7 +184,7 @@ class LaneRunner:
     # Bundles ----------------------------------------------------------------------------------
 
     def _start(self, start: m.Start) -> m.Event:
-        ref = HeadRef(Incarnation(self._clock.fresh()), 0, Attempt(self._clock.fresh()))
+        ref = HeadRef(Incarnation(self._fresh()), 0, Attempt(self._fresh()))
         head = Head(
             ref=ref,
             frontier=start.frontier,
@@ -203,7 +211,7 @@ class LaneRunner:
         verdicts = self._again(
             lambda: self._judge.judge(records, classify.end, classify.head, pending)
         )
-        attempt = Attempt(self._clock.fresh())
+        attempt = Attempt(self._fresh())
         self.state.work[classify.ticket] = Work(attempt=attempt, verdicts=verdicts, rows=[])
         # The ids of a delivered bundle were needed until here: this bundle may have been asked for
         # before that one was sealed.
@@ -222,7 +230,7 @@ class LaneRunner:
             try:
                 outputs, dead = run_record(self._stage, record, self._policy)
             except StoppedByRecordError as error:
-                self.state.error = error
+                self.state.error = self.state.error or error
                 return m.Broke(str(error))
             work.dead_letters += dead
             kept_id = record_id if self._policy.keep_ids else None
@@ -230,6 +238,15 @@ class LaneRunner:
         return m.Ran(run.ticket)
 
     def _row(self, record: Record, output: Output, kept_id: Any) -> Row:
+        edges = len(self._emitter.writes)
+        if not 0 <= output.edge < edges:
+            raise InvalidUsage(
+                "send an output",
+                f"edge {output.edge} at offset {record.offset} of partition "
+                f"{record.source.partition}",
+                f"the stage has {edges} outputs; nothing of its bundle was sealed: declare the "
+                "output, or mend the code",
+            )
         return Row(
             output=output,
             partition=self._emitter.place(output, record),
@@ -333,6 +350,17 @@ class LaneRunner:
         self.state.work.clear()
 
     # Inside -----------------------------------------------------------------------------------
+
+    def _fresh(self) -> bytes:
+        identity = self._clock.fresh()
+        if len(identity) != IDENTITY_BYTES:
+            raise InvalidUsage(
+                "make an identity",
+                self.name,
+                f"the clock gave {len(identity)} bytes and an identity has {IDENTITY_BYTES}; "
+                "nothing was written: let it return uuid4().bytes",
+            )
+        return identity
 
     def _again(self, call: Callable[[], _T]) -> _T:
         """Repeat a call that changes nothing when it is repeated, while the world is away."""

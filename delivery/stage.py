@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from dedup.errors import InvalidUsage
 from delivery.ports import Stage
 from delivery.records import Output, Record, as_bytes
 
@@ -52,13 +53,22 @@ def run_record(stage: Stage, record: Record, policy: Policy) -> tuple[Sequence[O
             f"{record.source.partition} ({type(outcome).__name__}: {outcome}); nothing of its "
             "bundle was sealed: mend the code, or give the stage a dead-letter output"
         ) from outcome
-    return [dead_letter(record, outcome, policy.dead_letter_edge)], 1
+    try:
+        return [dead_letter(record, outcome, policy.dead_letter_edge)], 1
+    except InvalidUsage as error:
+        # The record came in larger than it may go out with an error's text beside it.
+        raise StoppedByRecordError(
+            f"user code failed {RECORD_TRIES} times on offset {record.offset} of partition "
+            f"{record.source.partition} ({type(outcome).__name__}: {outcome}), and its dead letter "
+            f"would be too large ({error.subject}); nothing of its bundle was sealed: mend the code"
+        ) from outcome
 
 
 def dead_letter(record: Record, error: Exception, edge: int) -> Output:
     """Return the record as it came, with what went wrong in its headers."""
     text = f"{type(error).__name__}: {error}"[:ERROR_TEXT_MAX]
-    headers = (*record.headers, ("delivery-error", as_bytes(text)))
+    # What went wrong may be the very text: a lone surrogate has no UTF-8, and this must not fail.
+    headers = (*record.headers, ("delivery-error", text.encode(errors="backslashreplace")))
     return Output(value=record.value, key=record.key, headers=headers, edge=edge)
 
 

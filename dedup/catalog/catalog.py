@@ -292,12 +292,15 @@ def _raw_ack(ack: Ack) -> RawAck:
 
 
 def _check_name(lane: str) -> None:
-    if not 0 < len(lane.encode()) <= LANE_NAME_BYTES_MAX or "\0" in lane:
+    # A lone surrogate has no UTF-8: it came from a file name or from JSON, and is no name.
+    size = len(lane.encode(errors="replace"))
+    writable = lane.encode(errors="ignore").decode() == lane and "\0" not in lane
+    if not 0 < size <= LANE_NAME_BYTES_MAX or not writable:
         raise InvalidUsage(
             "create a lane",
             repr(lane),
-            f"a lane's name has 1 to {LANE_NAME_BYTES_MAX} bytes and no NUL; nothing was written: "
-            "shorten the name of the pipeline or stage",
+            f"a lane's name has 1 to {LANE_NAME_BYTES_MAX} bytes of UTF-8 and no NUL; nothing was "
+            "written: give the pipeline or stage another name",
         )
 
 

@@ -160,6 +160,9 @@ class MemoryStore:
         """Store the chunks of an attempt."""
         self.tables.chunks[kind, slot] = tuple(chunks)
 
+    def flush(self) -> None:
+        """Nothing is held back."""
+
     def get(self, kind: Blob, slot: Slot) -> list[bytes]:
         """Return the chunks of a slot."""
         return list(self.tables.chunks.get((kind, slot), ()))

@@ -175,7 +175,7 @@ class SqliteStore:
             self.flush()
 
     def flush(self) -> None:
-        """Write everything held back, in transactions of bounded size."""
+        """Write what is held back, in transactions of bounded size."""
         with self._file.turn("store chunks"):
             held = self._held.items()
             rows = [(key, at, chunk) for key, chunks in held for at, chunk in enumerate(chunks)]

@@ -9,7 +9,8 @@ Invariants every store keeps (one conformance suite proves them):
     `append` compares incarnation, seq and attempt of the head, never the absence of an entry, and
     writes neither the acknowledgement nor `collected`.
     What was `put` through one store object is readable by everybody once a later `append`,
-    `create` or `replace_list` of that object has won. A store may keep it back until then.
+    `create` or `replace_list` of that object has won, or `flush` has returned. A store may keep it
+    back until then.
     A method that returned did happen; `Unavailable` means it did not; `Indeterminate` means it may
     have, and may yet. A lost comparison is the return value False.
     Nothing expires by itself.
@@ -100,6 +101,13 @@ class Store(Protocol):
 
     def put(self, kind: Blob, slot: Slot, chunks: Sequence[bytes]) -> None:
         """Store the chunks of an attempt under its slot; the same call again is harmless."""
+
+    def flush(self) -> None:
+        """Make everything put through this object before readable by everybody.
+
+        For lanes whose head lives in a user's own database: what wins there is no row of this
+        store, and so nothing else would tell it when. A restore ends with it for the same reason.
+        """
 
     def get(self, kind: Blob, slot: Slot) -> list[bytes]:
         """Return the chunks stored under a slot, in order; empty if there are none."""

@@ -63,6 +63,7 @@ class Part:
     def __post_init__(self) -> None:
         """Refuse what a reader could not rely on."""
         assert list(self.ids) == sorted(set(self.ids)), "ids are sorted and unique"
+        assert set(map(len, self.ids)) <= {IDENTITY_BYTES}, "an id is 16 bytes"
         assert self.bucket.origin is Origin.INTERNAL or not self.seen, "external ids have no sender"
 
 

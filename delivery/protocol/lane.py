@@ -62,16 +62,15 @@ def _opened(lane: Lane, event: m.Opened) -> Result:
 
 
 def _loaded(lane: Lane, event: m.Loaded) -> Result:
-    if event.row is None:
-        if lane.head is not None:
-            return _close(lane, m.End.CORRUPT, "the lane's row is gone from the catalog")
-        if lane.unknown > lane.limits.unknown_max:
-            return _close(lane, m.End.INDETERMINATE, "the lane could not be created")
-        begun = m.Start(lane.start, event.topics)
-        return replace(lane, phase=Phase.STARTING), [begun]
-    refused = refusal(event.row.head, event)
+    if event.row is None and lane.head is not None:
+        return _close(lane, m.End.CORRUPT, "the lane's row is gone from the catalog")
+    refused = refusal(lane.start, event)
     if refused:
         return _close(lane, m.End.REFUSED, refused)
+    if event.row is None:
+        if lane.unknown > lane.limits.unknown_max:
+            return _close(lane, m.End.INDETERMINATE, "the lane could not be created")
+        return replace(lane, phase=Phase.STARTING), [m.Start(lane.start, event.topics)]
     if lane.head is None:
         return _adopt(lane, event.row)
     return _readopt(lane, event.row)
@@ -108,7 +107,7 @@ def _readopt(lane: Lane, row: LaneRow) -> Result:
 
 
 def _polled(lane: Lane, event: m.Polled) -> Result:
-    span = span_of(lane.planned, event)
+    span = span_of(lane.planned, lane.known.topics, event)
     if isinstance(span, str):
         return _close(lane, m.End.REFUSED, span)
     if span.start == span.end:

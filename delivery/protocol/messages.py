@@ -13,7 +13,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from dedup.model import Ack, Attempt, Frontier, Head, HeadRef, Incarnation, LaneRow, Seal
+from dedup.model import (
+    Ack,
+    Attempt,
+    Frontier,
+    Head,
+    HeadRef,
+    Incarnation,
+    LaneRow,
+    Seal,
+    TopicId,
+)
 
 # Events ---------------------------------------------------------------------------------------
 
@@ -29,13 +39,15 @@ class Opened:
 class Loaded:
     """The lane's row as read, or None for a lane that never was.
 
-    `topics` and the log's bounds (first offset, end offset) are those of the source just now.
+    `topics` and the log's bounds (first offset, end offset) are those of the source just now,
+    `writes` the topics that outputs would go to.
     """
 
     row: LaneRow | None
     topics: tuple[tuple[str, bytes], ...] = ()
     low: Frontier = field(default_factory=Frontier)
     high: Frontier = field(default_factory=Frontier)
+    writes: tuple[TopicId, ...] = ()
 
 
 class Outcome(Enum):

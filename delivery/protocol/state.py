@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from dedup.model import Ack, Frontier, Head, HeadRef, Seal
+from dedup.model import Ack, Frontier, Head, HeadRef, Seal, TopicId
 from delivery.protocol import messages as m
 
 #: How many of a lane's last events an error tells.
@@ -145,18 +145,23 @@ class IllegalTransitionError(AssertionError):
         super().__init__(f"{event} cannot come in {lane.phase}; the lane's story:\n{story}")
 
 
-def refusal(head: Head, event: m.Loaded) -> str:
-    """Say why the source is not the one this lane has read so far; nothing is skipped."""
+def refusal(start: Frontier, event: m.Loaded) -> str:
+    """Say why the lane cannot go on here, or begin at `start` if it never was; nothing is skipped."""
+    head = event.row.head if event.row else None
     now = dict(event.topics)
-    for name, topic in head.topics:
+    for name, topic in head.topics if head else ():
         if now.get(name, topic) != topic:
             return f"topic {name} was deleted and created again since the last seal"
-    for source, offset in head.frontier:
+    if head and head.writes != event.writes:
+        # Receivers know the lane as a writer of those topics alone: in another one they would take
+        # every copy of a record for a new record.
+        return "an output topic was deleted and created again, or the stage has other outputs now"
+    for source, offset in head.frontier if head else start:
         low, high = event.low.at(source), event.high.at(source)
         if low is not None and offset < low:
             return f"offsets {offset} to {low} of partition {source.partition} are gone unread"
         if high is not None and offset > high:
-            return f"partition {source.partition} ends at {high}, below the sealed {offset}"
+            return f"partition {source.partition} ends at {high}, below {offset} where the lane is"
     return ""
 
 
@@ -172,16 +177,20 @@ def unsealed(spans: tuple[Span, ...], frontier: Frontier) -> list[Span]:
     return rest
 
 
-def span_of(planned: Frontier, event: m.Polled) -> Span | str:
-    """Return the part of a polled range that is new, or why it would leave a gap.
+def span_of(
+    planned: Frontier, topics: tuple[tuple[str, TopicId], ...], event: m.Polled
+) -> Span | str:
+    """Return the part of a polled range that is new, or why it may not be read.
 
-    A source that the lane does not know yet begins at its log's first offset, wherever the reader
-    would like to begin.
+    A partition that the lane does not know yet begins at its log's first offset, wherever the
+    reader would like to begin.
     """
     begin = {}
     for source, offset in event.start:
         expected = planned.at(source)
         if expected is None:
+            if all(source.topic != topic for _, topic in topics):
+                return "a topic that the lane never read: was it deleted and created again?"
             expected = event.first.at(source)
         if expected is None or offset > expected:
             return (

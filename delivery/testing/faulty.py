@@ -106,6 +106,7 @@ STORE_WRITES = frozenset(
         "raise_collected",
         "delete_entries",
         "put",
+        "flush",
         "delete",
         "replace_list",
         "note_loser",

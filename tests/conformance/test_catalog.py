@@ -210,8 +210,14 @@ def test_a_chunk_over_the_limit_is_refused_and_nothing_written(catalog, lane):
 
 @pytest.mark.parametrize(
     "name",
-    ["", "a\0b", "x" * (LANE_NAME_BYTES_MAX + 1), "日" * (LANE_NAME_BYTES_MAX // 3 + 1)],
-    ids=["empty", "NUL", "long", "long in UTF-8"],
+    [
+        "",
+        "a\0b",
+        "x" * (LANE_NAME_BYTES_MAX + 1),
+        "日" * (LANE_NAME_BYTES_MAX // 3 + 1),
+        "a\ud800b",
+    ],
+    ids=["empty", "NUL", "long", "long in UTF-8", "lone surrogate"],
 )
 def test_a_lane_with_an_impossible_name_is_refused_and_nothing_written(catalog, name):
     with pytest.raises(InvalidUsage, match="nothing was written"):

@@ -51,6 +51,21 @@ def test_chunks_put_before_a_list_are_readable_by_everybody_after_it(store_facto
         assert reader.get(Blob.SEGMENT, merged) == [b"merged"]
 
 
+def test_chunks_put_before_a_flush_are_readable_by_everybody_after_it(store_factory, lane):
+    """No row of this store may ever name them: the lane is in somebody's own database."""
+    writer, reader = store_factory(), store_factory()
+    places = [slot(lane, raw_lane().ref) for _ in range(3)]
+    for place in places:
+        writer.put(Blob.OUTPUTS, place, [b"outputs", bytes(place.attempt)])
+    writer.flush()
+    for place in places:
+        assert reader.get(Blob.OUTPUTS, place) == [b"outputs", bytes(place.attempt)]
+    writer.close()
+    writer.close()
+    assert sorted(reader.slots(Blob.OUTPUTS, lane)) == sorted(places)
+    reader.flush()
+
+
 def test_the_chunks_of_a_loser_never_touch_those_of_the_winner(store_factory, lane):
     winner, loser, reader = store_factory(), store_factory(), store_factory()
     row = raw_lane()
