@@ -62,15 +62,17 @@ def _opened(lane: Lane, event: m.Opened) -> Result:
 
 
 def _loaded(lane: Lane, event: m.Loaded) -> Result:
-    if event.row is None and lane.head is not None:
-        return _close(lane, m.End.CORRUPT, "the lane's row is gone from the catalog")
     refused = refusal(lane.start, event)
-    if refused:
-        return _close(lane, m.End.REFUSED, refused)
     if event.row is None:
+        if lane.head is not None:
+            return _close(lane, m.End.CORRUPT, "the lane's row is gone from the catalog")
+        if refused:
+            return _close(lane, m.End.REFUSED, refused)
         if lane.unknown > lane.limits.unknown_max:
             return _close(lane, m.End.INDETERMINATE, "the lane could not be created")
         return replace(lane, phase=Phase.STARTING), [m.Start(lane.start, event.topics)]
+    if refused:
+        return _close(lane, m.End.REFUSED, refused)
     if lane.head is None:
         return _adopt(lane, event.row)
     return _readopt(lane, event.row)
