@@ -153,6 +153,8 @@ def restore(catalog: Catalog, frames: Iterable[bytes], fresh: Callable[[], bytes
             lane = body.text()
             listed = replace(decode_segment_list(body.data(), "backup"), version=1)
             catalog.store.replace_list(lane, None, 1, encode_segment_list(listed))
+    # What wins later is no append of this store object, so nothing else would write what it holds.
+    catalog.store.flush()
     return lanes
 
 

@@ -176,6 +176,13 @@ MUTANTS = (
         "_owe(lane, row.head.ref.seq, row.head.ref.seq)",
     ),
     one(
+        "what others acknowledged owed again",
+        "deep-overlap",
+        LANE + "_owe",
+        "max(after, lane.acked.seq)",
+        "after",
+    ),
+    one(
         "torn acknowledgement",
         "solo",
         LANE + "_acknowledge_prefix",

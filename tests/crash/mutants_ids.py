@@ -138,4 +138,11 @@ IDS = (
         "part.bucket.end_ms + window_ms",
         "part.bucket.end_ms",
     ),
+    one(
+        "kept id taken from a copied header",
+        "copied",
+        JUDGE + "Judge.judge",
+        "genuine = found is not Standing.EXTERNAL",
+        "genuine = found is not Standing.EXTERNAL or header.mark.kept",
+    ),
 )

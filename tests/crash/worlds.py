@@ -236,14 +236,14 @@ LATEST = Scenario(
 )
 
 
-def _copied(record_id: bytes) -> bytes:
+def _copied(record_id: bytes, *, kept: bool) -> bytes:
     """A header of ours that somebody copied onto a record of their own."""
     incarnation = Incarnation(b"S0:1".ljust(16, b"."))
-    mark = Mark("w/s/S", incarnation, 1, NOW_MS)
+    mark = Mark("w/s/S", incarnation, 1, NOW_MS, kept=kept)
     return encode_header(Header(RecordId(record_id), mark))
 
 
-#: Two different records carry the same copied header, one of them marked as kept.
+#: Two different records carry the same copied header, two others one that says its id is kept.
 COPIED = Scenario(
     lanes=(replace(SENDER, cuts=((1,), ()), senders=("w/s/S",)),),
     topics=(("in", 1), ("mid", 1)),
@@ -253,10 +253,10 @@ COPIED = Scenario(
             0,
             Record(
                 value=name.encode(),
-                headers=(("id", name.encode()), (NAME, _copied(b"c" * 16))),
+                headers=(("id", name.encode()), (NAME, _copied(b"x" * 16, kept=name in "cd"))),
             ),
         )
-        for name in "ab"
+        for name in "abcd"
     ),
     faults=1,
     kinds=frozenset({Fault.CRASH_BEFORE, Fault.CRASH_AFTER}),
@@ -293,13 +293,15 @@ WINDOW = Scenario(
 )
 
 #: What `make crash` adds: two faults beside a zombie, a collector and a sleeper that wakes after it.
-DEEP_ZOMBIE = replace(ZOMBIE, faults=2, swaps=1, limits=Limits())
+DEEP_ZOMBIE = replace(ZOMBIE, faults=2)
+DEEP_OVERLAP = replace(ZOMBIE, swaps=1, limits=Limits())
 DEEP_SOLO = replace(SOLO, faults=2, swaps=2)
 DEEP_CHAIN = replace(CHAIN, zombies=("w/s/S",), records=written("a"), faults=1)
 DEEP_RECEIVERS = replace(CHAIN_ZOMBIE, zombies=("w/r/R",), faults=1)
-DEEP_COLLECTED = replace(COLLECTED, records=written("aa"), faults=1)
+DEEP_COLLECTED = replace(COLLECTED, records=written("aa"))
+DEEP_SLEEPER = replace(COLLECTED, faults=1, kinds=frozenset({Fault.LATE, Fault.CRASH_BEFORE}))
 DEEP_COLLECTOR = replace(COLLECTOR_FAILS, faults=2, collectors=("w/s/S", "w/s/S"))
-DEEP_RESTORED = replace(RESTORED, orderly=False)
+DEEP_RESTORED = replace(RESTORED, faults=1)
 DEEP_BESIDE = replace(RESTORED_BESIDE, faults=1)
 
 
@@ -318,10 +320,10 @@ WORLDS = {
     "stage": Pinned(STAGE, 287),
     "chain": Pinned(CHAIN, 11_917),
     "chain-zombie": Pinned(CHAIN_ZOMBIE, 11_112),
-    "two-senders": Pinned(TWO_SENDERS, 0, deep=True),
+    "two-senders": Pinned(TWO_SENDERS, 32_356, deep=True),
     "wide": Pinned(WIDE, 95),
     "fan-out": Pinned(FAN_OUT, 395),
-    "copied": Pinned(COPIED, 96),
+    "copied": Pinned(COPIED, 104),
     "rekeyed": Pinned(REKEYED, 1_446),
     "window": Pinned(WINDOW, 710),
     "checkpoint": Pinned(CHECKPOINT, 324),
@@ -331,13 +333,15 @@ WORLDS = {
     "restored": Pinned(RESTORED, 1_035),
     "restored-beside": Pinned(RESTORED_BESIDE, 487),
     "restored-hosts": Pinned(RESTORED_HOSTS, 4_101),
-    "restored-apart": Pinned(RESTORED_APART, 0, deep=True),
-    "deep-solo": Pinned(DEEP_SOLO, 0, deep=True),
+    "restored-apart": Pinned(RESTORED_APART, 46_546, deep=True),
+    "deep-solo": Pinned(DEEP_SOLO, 23_083, deep=True),
+    "deep-overlap": Pinned(DEEP_OVERLAP, 87_812, deep=True),
     "deep-zombie": Pinned(DEEP_ZOMBIE, 0, deep=True),
-    "deep-chain": Pinned(DEEP_CHAIN, 0, deep=True),
-    "deep-receivers": Pinned(DEEP_RECEIVERS, 0, deep=True),
-    "deep-collected": Pinned(DEEP_COLLECTED, 0, deep=True),
-    "deep-collector": Pinned(DEEP_COLLECTOR, 0, deep=True),
+    "deep-chain": Pinned(DEEP_CHAIN, 487_904, deep=True),
+    "deep-receivers": Pinned(DEEP_RECEIVERS, 130_497, deep=True),
+    "deep-collected": Pinned(DEEP_COLLECTED, 140_162, deep=True),
+    "deep-sleeper": Pinned(DEEP_SLEEPER, 173_954, deep=True),
+    "deep-collector": Pinned(DEEP_COLLECTOR, 564_865, deep=True),
     "deep-restored": Pinned(DEEP_RESTORED, 0, deep=True),
-    "deep-beside": Pinned(DEEP_BESIDE, 0, deep=True),
+    "deep-beside": Pinned(DEEP_BESIDE, 17_240, deep=True),
 }
