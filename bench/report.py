@@ -31,7 +31,7 @@ PACKAGES = ("cassandra-driver", "confluent-kafka", "kafka-python", "numpy", "pya
 
 _HEADINGS = (
     *("", "median ms", "p99 ms", "{unit}/s", "time / baseline", "CPU ms/{unit}"),
-    *("memory MB", "written MB"),
+    *("memory MB (growth)", "written MB"),
 )
 
 
@@ -123,7 +123,7 @@ def _row(name: str, standing: Standing, *, baseline: bool) -> list[str]:
         number(standing.rate),
         "1" if baseline else ratio,
         number(standing.cpu_ms),
-        number(standing.memory_mb),
+        f"{number(standing.memory_mb)} ({number(standing.growth_mb)})",
         number(standing.written_mb),
     ]
 
