@@ -62,8 +62,12 @@ def survey(catalog: Catalog, lane: str, keep: Keep) -> list[Step]:
     seals = {seal.ref.seq: seal for seal in _history(catalog, lane, row.head)}
     steps += _outputs(catalog, lane, row, collected, seals)
     last = collected if keep.entries_after is None else min(collected, keep.entries_after)
-    steps += _entries(catalog, lane, row, last, seals)
-    steps += _expired(catalog, lane, row, keep.window_ms)
+    more, listed = _entries(catalog, lane, row, last, seals)
+    steps += more
+    if listed is not None:
+        # From the list as the steps before leave it: a busy lane has always more to list, and a
+        # plan that replaced the list of before would be void each time.
+        steps += _expired(catalog, lane, row, listed, seals, window_ms=keep.window_ms)
     return steps
 
 
@@ -109,9 +113,10 @@ def _outputs(
 
 def _entries(
     catalog: Catalog, lane: str, row: LaneRow, last: int, seals: dict[int, Seal]
-) -> Iterator[Step]:
-    """List the segments of old entries, and then delete the entries."""
-    old = catalog.segment_list(lane)
+) -> tuple[list[Step], SegmentList | None]:
+    """List the segments of old entries, and then delete the entries; return the list after it."""
+    steps: list[Step] = []
+    old = after = catalog.segment_list(lane)
     listed = old.upto if old else -1
     fresh = [seals[seq] for seq in range(listed + 1, last + 1) if seq in seals]
     if last > listed and len(fresh) == last - listed:
@@ -121,26 +126,39 @@ def _entries(
                 slot = Slot(lane, seal.ref.incarnation, seal.ref.seq, seal.ref.attempt)
                 slots.append(slot)
                 if seal.inline_segment:
-                    yield _put_segment(slot, seal.inline_segment)
+                    steps.append(_put_segment(slot, seal.inline_segment))
         known = old.slots if old else ()
         version = (old.version if old else 0) + 1
-        new = SegmentList(version=version, upto=last, slots=(*known, *slots))
-        yield Step(
-            f"list the ids of seals up to {last} apart from their entries",
-            lambda catalog: catalog.replace_segment_list(lane, old, new),
-        )
+        after = SegmentList(version=version, upto=last, slots=(*known, *slots))
+        what = f"list the ids of seals up to {last} apart from their entries"
+        steps.append(_replace_list(what, lane, old, after))
         listed = last
     gone = min(last, listed)
     for incarnation, first, end in _runs(row.head, gone):
         if any(first <= seq <= end for seq in seals):
-            yield _delete_entries(lane, row, incarnation, end)
+            steps.append(_delete_entries(lane, row, incarnation, end))
+    # What a loser had made is compared with the winner's entry, and that is gone.
+    if any(slot.seq <= gone for slot, _ in catalog.store.losers(lane)):
+        steps.append(_forget_losers(lane, gone))
+    return steps, after
 
 
-def _expired(catalog: Catalog, lane: str, row: LaneRow, window_ms: int) -> Iterator[Step]:
-    """Take segments whose every id may be forgotten off the list, and delete them."""
-    old = catalog.segment_list(lane)
-    if old is None:
-        return
+def _expired(
+    catalog: Catalog,
+    lane: str,
+    row: LaneRow,
+    old: SegmentList,
+    seals: dict[int, Seal],
+    *,
+    window_ms: int,
+) -> Iterator[Step]:
+    """Take segments whose every id may be forgotten off the list; delete them and leftovers.
+
+    SUBTLE: a segment that is stored at a listed position and not in the list is what a collector
+    left that was killed here, or the late chunk of a loser whose winner's entry is gone. It can
+    also be on its way INTO the list, put there by whoever merges segments. The list moves on by a
+    version even if nothing leaves it, so whoever read an older one cannot name it any more.
+    """
     gone = []
     for slot in old.slots:
         chunks = catalog.store.get(Blob.SEGMENT, slot)
@@ -148,15 +166,28 @@ def _expired(catalog: Catalog, lane: str, row: LaneRow, window_ms: int) -> Itera
         parts = [part for chunk in chunks for part in decode_segment(chunk, place)]
         if parts and all(forgettable(part, row.head, window_ms) for part in parts):
             gone.append(slot)
-    if not gone:
+    stored = list(catalog.store.slots(Blob.SEGMENT, lane, last=old.upto))
+    known = {*old.slots, *dead_slots(stored, row, seals)}  # the dead have a step of their own
+    left = [slot for slot in stored if slot not in known and _ours(slot, row.head)]
+    if not gone and not left:
         return
     rest = tuple(slot for slot in old.slots if slot not in gone)
     new = SegmentList(version=old.version + 1, upto=old.upto, slots=rest)
-    yield Step(
-        f"forget the ids of {len(gone)} seals that no record can repeat any more",
-        lambda catalog: catalog.replace_segment_list(lane, old, new),
-    )
-    yield _delete(Blob.SEGMENT, gone)
+    what = f"forget the ids of {len(gone)} seals that no record can repeat any more"
+    yield _replace_list(what if gone else "close the list to leftovers", lane, old, new)
+    yield _delete(Blob.SEGMENT, [*gone, *left])
+
+
+def _replace_list(what: str, lane: str, old: SegmentList | None, new: SegmentList) -> Step:
+    return Step(what, lambda catalog: catalog.replace_segment_list(lane, old, new))
+
+
+def _forget_losers(lane: str, last: int) -> Step:
+    def act(catalog: Catalog) -> bool:
+        catalog.store.forget_losers(lane, last)
+        return True
+
+    return Step(f"forget the digests of losers up to seq {last}", act)
 
 
 def _delete(kind: Blob, slots: list[Slot]) -> Step:

@@ -95,10 +95,7 @@ class ExactIndex:
         if tag is None or not self._on_history(tag, head):
             return False
         seals = list(self._seals(head, tag.seq + 1))
-        if len(seals) != head.ref.seq - tag.seq:
-            return False
-        self._take(head, seals)
-        return True
+        return len(seals) == head.ref.seq - tag.seq and self._take(head, seals)
 
     def _on_history(self, tag: HeadRef, head: Head) -> bool:
         last = head.last_kept(tag.incarnation)
@@ -122,8 +119,8 @@ class ExactIndex:
                 if parts is not None:
                     for part in parts:
                         self._add(part)
-                    self._take(head, seals)
-                    return
+                    if self._take(head, seals):
+                        return
         raise Unavailable(
             "rebuild the ids of a lane",
             self._lane,
@@ -150,9 +147,13 @@ class ExactIndex:
             begin = max(begin, kept.seq + 1)
         yield from self._catalog.seals(self._lane, head.ref.incarnation, begin, head.ref.seq)
 
-    def _take(self, head: Head, seals: list[Seal]) -> None:
+    def _take(self, head: Head, seals: list[Seal]) -> bool:
+        """Add the ids of these seals and move the tag; False if some of them were forgotten."""
+        parts: list[Part] = []
         for seal in seals:
             chunks = self._catalog.get(Blob.SEGMENT, self._lane, seal)
+            if chunks is None and self._listed(seal.ref.seq):
+                return False
             if chunks is None:
                 raise Corrupt(
                     "read the ids of a seal",
@@ -161,12 +162,24 @@ class ExactIndex:
                     "`delivery doctor` and restore this catalog from a backup",
                 )
             for chunk in chunks:
-                for part in decode_segment(chunk, f"segment of {self._lane} seq {seal.ref.seq}"):
-                    self._add(part)
+                parts += decode_segment(chunk, f"segment of {self._lane} seq {seal.ref.seq}")
+        for part in parts:
+            self._add(part)
         self.memo.tag = head.ref
         for bucket, held in list(self.memo.buckets.items()):
             if forgettable(held.part(bucket), head, self._window_ms):
                 del self.memo.buckets[bucket]
+        return True
+
+    def _listed(self, seq: int) -> bool:
+        """Tell whether the ids of a seal are the list's by now, which may have forgotten them.
+
+        SUBTLE: an entry outlives its segment where it is kept for audits, or in the hand of
+        whoever read it just before it was collected. A segment goes only after the list has taken
+        it over, so a list read AFTER the segment was not found decides.
+        """
+        listed = self._catalog.segment_list(self._lane)
+        return listed is not None and listed.upto >= seq
 
     def _add(self, part: Part) -> None:
         self.memo.buckets.setdefault(part.bucket, Ids()).add(part)
