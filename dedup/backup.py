@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from enum import IntEnum
 from graphlib import CycleError, TopologicalSorter
+from typing import Any
 
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.store import Blob
-from dedup.errors import InvalidUsage, Unavailable
+from dedup.errors import Corrupt, InvalidUsage, Unavailable
 from dedup.formats.envelope import Kind, Reader, Writer, unwrap, wrap
 from dedup.formats.lane import (
     decode_ack,
@@ -139,20 +140,18 @@ def restore(catalog: Catalog, frames: Iterable[bytes], fresh: Callable[[], bytes
             "it holds lanes already; nothing was written: restore into an empty one and let the "
             "pipelines use that",
         )
-    checked = _checked(frames)
     lanes = []
-    for kind, body in checked:
+    for kind, lane, found in _checked(frames):
         if kind is Frame.LANE:
-            lanes.append(_restore_lane(catalog, body, fresh))
+            _restore_lane(catalog, lane, found, fresh)
+            lanes.append(lane)
         elif kind is Frame.ENTRY:
-            _restore_entry(catalog, body)
+            entry, ref = found
+            catalog.store.import_entries(lane, ref.incarnation, [(ref.seq, entry)])
         elif kind is Frame.CHUNKS:
-            blob, slot = Blob(body.text()), _read_slot(body)
-            catalog.store.put(blob, slot, [body.data() for _ in range(body.uint())])
+            catalog.store.put(*found)
         elif kind is Frame.LIST:
-            lane = body.text()
-            listed = replace(decode_segment_list(body.data(), "backup"), version=1)
-            catalog.store.replace_list(lane, None, 1, encode_segment_list(listed))
+            catalog.store.replace_list(lane, None, 1, encode_segment_list(found))
     # What wins later is no append of this store object, so nothing else would write what it holds.
     catalog.store.flush()
     return lanes
@@ -242,16 +241,26 @@ def _too_fast(what: str) -> Unavailable:
     )
 
 
-def _checked(frames: Iterable[bytes]) -> list[tuple[Frame, Reader]]:
-    checked: list[tuple[Frame, Reader]] = []
-    ended = False
+def _checked(frames: Iterable[bytes]) -> list[tuple[Frame, str, Any]]:
+    """Decode everything, down to the blobs inside: what cannot be restored is not begun."""
+    checked: list[tuple[Frame, str, Any]] = []
+    lanes, ended = set(), False
     for number, frame in enumerate(frames):
         place = f"frame {number} of the backup"
         _, body = unwrap(frame, Kind.BACKUP, version_max=VERSION, place=place)
         reader = Reader(body, place)
-        kind = Frame(reader.uint())
-        ended = kind is Frame.END and reader.uint() == number
-        checked.append((kind, reader))
+        try:
+            kind = Frame(reader.uint())
+            lane, found = _DECODE[kind](reader, place)
+        except ValueError as error:
+            raise _torn(place, str(error)) from error
+        reader.end()
+        if kind is Frame.LANE:
+            lanes.add(lane)
+        elif kind is not Frame.END and lane not in lanes:
+            raise _torn(place, f"it belongs to {lane}, which has not come yet")
+        ended = kind is Frame.END and found == number
+        checked.append((kind, lane, found))
     if not ended:
         raise InvalidUsage(
             "restore a catalog",
@@ -261,10 +270,13 @@ def _checked(frames: Iterable[bytes]) -> list[tuple[Frame, Reader]]:
     return checked
 
 
-def _restore_lane(catalog: Catalog, body: Reader, fresh: Callable[[], bytes]) -> str:
-    lane = body.text()
-    head = decode_head(body.data(), f"head of {lane} in the backup")
-    ack = decode_ack(body.data(), f"acknowledgement of {lane} in the backup")
+def _torn(place: str, what: str) -> Corrupt:
+    hint = f"{what}; nothing was written: take another backup, or the one before it"
+    return Corrupt("restore a catalog", place, hint)
+
+
+def _restore_lane(catalog: Catalog, lane: str, row: LaneRow, fresh: Callable[[], bytes]) -> None:
+    head, ack = row.head, row.ack
     incarnation = Incarnation(fresh())
     row = LaneRow(
         head=replace(
@@ -273,17 +285,44 @@ def _restore_lane(catalog: Catalog, body: Reader, fresh: Callable[[], bytes]) ->
             past=(*head.past, Kept(head.ref.incarnation, head.ref.seq)),
         ),
         ack=replace(ack, incarnation=incarnation),
-        collected=body.uint(),
+        collected=row.collected,
     )
     catalog.recreate(lane, row)
-    return lane
 
 
-def _restore_entry(catalog: Catalog, body: Reader) -> None:
+def _read_lane(body: Reader, place: str) -> tuple[str, LaneRow]:
     lane = body.text()
-    blob = body.data()
-    seal = decode_seal(blob, f"an entry of {lane} in the backup")
-    catalog.store.import_entries(lane, seal.ref.incarnation, [(seal.ref.seq, blob)])
+    head, ack = decode_head(body.data(), place), decode_ack(body.data(), place)
+    return lane, LaneRow(head=head, ack=ack, collected=body.uint())
+
+
+def _read_entry(body: Reader, place: str) -> tuple[str, tuple[bytes, HeadRef]]:
+    lane, blob = body.text(), body.data()
+    return lane, (blob, decode_seal(blob, place).ref)
+
+
+def _read_chunks(body: Reader, _place: str) -> tuple[str, tuple[Blob, Slot, list[bytes]]]:
+    blob, slot = Blob(body.text()), _read_slot(body)
+    return slot.lane, (blob, slot, [body.data() for _ in range(body.uint())])
+
+
+def _read_list(body: Reader, place: str) -> tuple[str, SegmentList]:
+    lane = body.text()
+    return lane, replace(decode_segment_list(body.data(), place), version=1)
+
+
+def _read_end(body: Reader, _place: str) -> tuple[str, int]:
+    return "", body.uint()
+
+
+#: What reads which frame, and returns the lane it belongs to.
+_DECODE: dict[Frame, Callable[[Reader, str], tuple[str, Any]]] = {
+    Frame.LANE: _read_lane,
+    Frame.ENTRY: _read_entry,
+    Frame.CHUNKS: _read_chunks,
+    Frame.LIST: _read_list,
+    Frame.END: _read_end,
+}
 
 
 def _frame(kind: Frame, out: Writer) -> bytes:

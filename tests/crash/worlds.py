@@ -339,9 +339,9 @@ WORLDS = {
     "deep-zombie": Pinned(DEEP_ZOMBIE, 425_308, deep=True),
     "deep-chain": Pinned(DEEP_CHAIN, 487_904, deep=True),
     "deep-receivers": Pinned(DEEP_RECEIVERS, 130_497, deep=True),
-    "deep-collected": Pinned(DEEP_COLLECTED, 140_162, deep=True),
+    "deep-collected": Pinned(DEEP_COLLECTED, 145_928, deep=True),
     "deep-sleeper": Pinned(DEEP_SLEEPER, 173_954, deep=True),
-    "deep-collector": Pinned(DEEP_COLLECTOR, 564_865, deep=True),
+    "deep-collector": Pinned(DEEP_COLLECTOR, 565_499, deep=True),
     "deep-restored": Pinned(DEEP_RESTORED, 49_345, deep=True),
     "deep-beside": Pinned(DEEP_BESIDE, 17_240, deep=True),
 }
