@@ -8,8 +8,10 @@ gap, outputs that are not those sealed, a lock that the dead keep.
 from __future__ import annotations
 
 import random
+import signal
 import subprocess
 import sys
+import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +33,11 @@ RACE_SEQ_MAX = 60
 ENDLESS = 1_000_000
 #: What a writer says while it seals once; the last line before its death is one of so many.
 LINES_MAX = 30
+#: A writer that has said so much since somebody's death, what its pipe held included, and sealed
+#: nothing, never will.
+SILENT_LINES_MAX = 20_000
+#: No group of writers takes so long; then they are killed, and whoever listens is told.
+STUCK_SECONDS = 300
 
 Spoken = list[list[str]]
 
@@ -49,8 +56,20 @@ class Writer:
         """Hear `count` more lines."""
         for _ in range(count):
             line = self.process.stdout.readline()
-            assert line, f"the writer ended with {self.process.wait(WAIT_SECONDS)}"
+            assert line, (
+                f"the writer ended with {self.process.wait(WAIT_SECONDS)} "
+                f"after {self.spoken[-3:]}; {-signal.SIGKILL} is also who was stuck"
+            )
             self.spoken.append(line.split())
+
+    def seal_above(self, seq: int) -> None:
+        """Hear it seal something above `seq`."""
+        for _ in range(SILENT_LINES_MAX):
+            self.lines(1)
+            word, *rest = self.spoken[-1]
+            if word == "sealed" and int(rest[0]) > seq:
+                return
+        raise AssertionError(f"it seals nothing above {seq}: {self.spoken[-3:]}")
 
     def go(self) -> None:
         """Let it begin."""
@@ -75,6 +94,8 @@ def writers(
 ) -> Iterator[list[Writer]]:
     """Start writers, wait until all are ready, and let them go at once."""
     running = [Writer(url, lane, seq_max, bytes_max) for _ in range(number)]
+    watchdog = threading.Timer(STUCK_SECONDS, lambda: [writer.process.kill() for writer in running])
+    watchdog.start()
     try:
         for writer in running:
             writer.lines(1)
@@ -83,6 +104,8 @@ def writers(
             writer.go()
         yield running
     finally:
+        watchdog.cancel()
+        watchdog.join()
         for writer in running:
             writer.process.kill()
             writer.process.wait(WAIT_SECONDS)
@@ -151,8 +174,7 @@ def kill_rounds(url: str, lane: str, rounds: int, seed: int) -> None:
             victim.lines(rng.randint(1, LINES_MAX))
             victim.kill()
             at_death = catalog.load(lane).head.ref.seq
-            while not any(seq > at_death for seq in said([survivor], "sealed")):
-                survivor.lines(1)  # whoever dies leaves no lock behind
+            survivor.seal_above(at_death)  # whoever dies leaves no lock behind
             survivor.lines(rng.randint(1, LINES_MAX))
             survivor.kill()
         winners = check(catalog, lane, owner, since)

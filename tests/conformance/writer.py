@@ -11,16 +11,54 @@ from __future__ import annotations
 import os
 import random
 import sys
+import threading
+from collections.abc import Callable
+from typing import Any
 
 from dedup.catalog.catalog import Catalog
-from dedup.catalog.open import open_catalog
-from dedup.catalog.store import Blob
-from dedup.errors import Indeterminate
+from dedup.catalog.open import open_store
+from dedup.catalog.store import Blob, Store
+from dedup.errors import Indeterminate, Unavailable
 from dedup.model import Attempt, Head, Seal
 from tests.conformance.values import acknowledged, following, slot
 
 #: How often the same attempt is appended before the process gives up.
 APPENDS_MAX = 20
+#: How often a call that did not happen is made again, and how long it waits before.
+TRIES_MAX = 60
+PAUSE_SECONDS = 0.2
+#: Repeating these changes nothing, so an unknown outcome is no reason to stop.
+REPEATABLE = ("put", "delete")
+
+
+class Patient:
+    """A store that tries again what did not happen, as every host of a lane does."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if not callable(found):
+            return found
+        return lambda *args, **named: again(name, lambda: found(*args, **named))
+
+
+def again(name: str, call: Callable[[], Any]) -> Any:
+    """Make a call until it has happened."""
+    pause = threading.Event()
+    for _ in range(TRIES_MAX):
+        try:
+            return call()
+        except Unavailable:
+            pause.wait(PAUSE_SECONDS)
+        except Indeterminate:
+            if name == "acknowledge":
+                return False  # whoever is not sure reads it again
+            if name not in REPEATABLE:
+                raise
+            pause.wait(PAUSE_SECONDS)
+    raise SystemExit(f"{name} did not happen in {TRIES_MAX} tries")
 
 
 def say(*words: object) -> None:
@@ -51,9 +89,11 @@ def acknowledge(catalog: Catalog, lane: str, head: Head) -> None:
         say("acknowledged", ack.seq)
 
 
-def main(url: str, lane: str, seq_max: int, bytes_max: int) -> None:
+def main(
+    url: str, lane: str, seq_max: int, bytes_max: int, opened: Callable[[str], Store] = open_store
+) -> None:
     """Seal up to `seq_max`."""
-    catalog = open_catalog(url)
+    catalog = Catalog(Patient(again("open", lambda: opened(url))))
     say("ready")
     sys.stdin.readline()
     while (row := catalog.load(lane)) is not None and row.head.ref.seq < seq_max:
