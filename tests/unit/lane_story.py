@@ -133,3 +133,20 @@ def sealed(store: m.Store) -> Seal:
 def of(asked: list[m.Instruction], *kinds: type) -> list[Any]:
     """Those of some instructions that are of these kinds."""
     return [it for it in asked if isinstance(it, kinds)]
+
+
+def in_resolution() -> Story:
+    """A lane at seq 5 that was told nothing of its append."""
+    story = Story()
+    story.open(row(5, at(10)))
+    story.poll(10, 12)
+    story.append(0)
+    story.tell(m.Appended(0, m.Outcome.UNKNOWN))
+    return story
+
+
+def in_reload() -> Story:
+    """The same lane, after it was told that it lost."""
+    story = in_resolution()
+    story.tell(m.Resolved(0, row(6, at(11)), named("winner")))
+    return story
