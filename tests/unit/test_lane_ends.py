@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dedup.model import Frontier, Source, TopicId
+from dedup.model import Ack, Frontier, Head, LaneRow, Source, TopicId
 from delivery.protocol import messages as m
-from delivery.protocol import state
 from tests.unit.lane_story import (
     OTHER,
     TOPIC,
@@ -25,17 +24,10 @@ from tests.unit.lane_story import (
 WON, LOST, UNKNOWN = m.Outcome.WON, m.Outcome.LOST, m.Outcome.UNKNOWN
 
 
-def foreign(seq: int) -> state.HeadRef:
-    return ref(seq, owner=OTHER)
-
-
-def fenced_row(seq: int = 5):
+def fenced_row(seq: int = 5) -> LaneRow:
     """The lane's row after a restore."""
-    found = row(seq, at(10))
-    return type(found)(
-        head=type(found.head)(ref=foreign(seq), frontier=at(10), topics=TOPICS),
-        ack=type(found.ack)(OTHER, seq),
-    )
+    fenced = Head(ref=ref(seq, owner=OTHER), frontier=at(10), topics=TOPICS)
+    return LaneRow(head=fenced, ack=Ack(OTHER, seq))
 
 
 # Missing outputs ------------------------------------------------------------------------------
