@@ -41,10 +41,9 @@ class Ids:
         for read in part.seen:
             self.seen[read.key] = max(read.seq, self.seen.get(read.key, -1))
 
-    def part(self, bucket: Bucket) -> Part:
-        """Return all of it as one part."""
-        seen = tuple(sorted(ReadSeq(*key, seq) for key, seq in self.seen.items()))
-        return Part(bucket, tuple(sorted(self.ids)), seen)
+    def bounds(self, bucket: Bucket) -> Part:
+        """Return what decides whether it may be forgotten: all of a part but its ids."""
+        return Part(bucket, (), tuple(ReadSeq(*key, seq) for key, seq in self.seen.items()))
 
 
 @dataclass(slots=True)
@@ -167,7 +166,7 @@ class ExactIndex:
             self._add(part)
         self.memo.tag = head.ref
         for bucket, held in list(self.memo.buckets.items()):
-            if forgettable(held.part(bucket), head, self._window_ms):
+            if forgettable(held.bounds(bucket), head, self._window_ms):
                 del self.memo.buckets[bucket]
         return True
 

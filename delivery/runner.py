@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 from dedup.catalog.catalog import Catalog
@@ -35,7 +35,7 @@ from dedup.model import (
     Slot,
     TopicId,
 )
-from delivery.judge import Judge, Verdicts
+from delivery.judge import Judge
 from delivery.outputs import Emission, Origin, Row, decode_outputs, emissions, encode_outputs
 from delivery.ports import Clock, Emitter, Reader, Stage
 from delivery.protocol import messages as m
@@ -43,43 +43,12 @@ from delivery.protocol.lane import handle
 from delivery.protocol.state import Lane, Limits
 from delivery.records import Output, Record
 from delivery.stage import Policy, StoppedByRecordError, run_record
+from delivery.work import State, Work
 
 _T = TypeVar("_T")
 
 #: Times a call that did not happen is tried again before the task fails.
 TRIES_MAX = 5
-
-
-@dataclass(slots=True, kw_only=True)
-class Work:
-    """The data of one bundle under way, by its ticket."""
-
-    attempt: Attempt
-    verdicts: Verdicts
-    rows: list[Row]
-    origin: Origin | None = None
-    dead_letters: int = 0
-    digest: bytes = b""
-    delivered: bool = False
-
-
-@dataclass(slots=True, kw_only=True)
-class State:
-    """All that changes in a runner; `copy` makes a snapshot, as the explorer does at every step."""
-
-    lane: Lane
-    todo: deque[m.Instruction] = field(default_factory=deque)
-    rows: deque[Record] = field(default_factory=deque)
-    work: dict[int, Work] = field(default_factory=dict)
-    #: Tickets up to here were discarded or belong to a lane that stopped.
-    dead: int = -1
-    stopped: m.Stop | None = None
-    error: BaseException | None = None
-
-    def copy(self) -> State:
-        """Return a snapshot that shares nothing that changes."""
-        work = {ticket: replace(held, rows=list(held.rows)) for ticket, held in self.work.items()}
-        return replace(self, todo=deque(self.todo), rows=deque(self.rows), work=work)
 
 
 class LaneRunner:

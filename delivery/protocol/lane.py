@@ -62,20 +62,21 @@ def _opened(lane: Lane, event: m.Opened) -> Result:
 
 
 def _loaded(lane: Lane, event: m.Loaded) -> Result:
+    if event.row is None and lane.head is not None:
+        return _close(lane, m.End.CORRUPT, "the lane's row is gone from the catalog")
     refused = refusal(lane.start, event)
-    if event.row is None:
-        if lane.head is not None:
-            return _close(lane, m.End.CORRUPT, "the lane's row is gone from the catalog")
-        if refused:
-            return _close(lane, m.End.REFUSED, refused)
-        if lane.unknown > lane.limits.unknown_max:
-            return _close(lane, m.End.INDETERMINATE, "the lane could not be created")
-        return replace(lane, phase=Phase.STARTING), [m.Start(lane.start, event.topics)]
     if refused:
         return _close(lane, m.End.REFUSED, refused)
-    if lane.head is None:
-        return _adopt(lane, event.row)
-    return _readopt(lane, event.row)
+    if event.row is None:
+        return _begin(lane, event)
+    return _adopt(lane, event.row) if lane.head is None else _readopt(lane, event.row)
+
+
+def _begin(lane: Lane, event: m.Loaded) -> Result:
+    """Append the starting frontier of a lane that never was."""
+    if lane.unknown > lane.limits.unknown_max:
+        return _close(lane, m.End.INDETERMINATE, "the lane could not be created")
+    return replace(lane, phase=Phase.STARTING), [m.Start(lane.start, event.topics)]
 
 
 def _started(lane: Lane, event: m.Started) -> Result:
@@ -380,11 +381,8 @@ _BY_PHASE: dict[tuple[Phase, type], _Handler] = {
     (Phase.LOADING, m.Loaded): _loaded,
     (Phase.RELOADING, m.Loaded): _loaded,
     (Phase.STARTING, m.Started): _started,
-    **{
-        (phase, kind): _WHILE_OPEN[kind]
-        for phase in (Phase.OPEN, Phase.RELOADING)
-        for kind in _WHILE_OPEN
-    },
+    **{(Phase.OPEN, kind): _WHILE_OPEN[kind] for kind in _WHILE_OPEN},
+    **{(Phase.RELOADING, kind): _WHILE_OPEN[kind] for kind in _WHILE_OPEN},
     **{(phase, kind): _ALWAYS[kind] for phase in set(Phase) - {Phase.CLOSED} for kind in _ALWAYS},
     # What comes late to a lane that has stopped changes nothing.
     **{(Phase.CLOSED, kind): lambda lane, _: (lane, []) for kind in m.Event.__args__[1:]},

@@ -16,8 +16,8 @@ from dedup.collect import Step
 from dedup.index import Ids, Memo
 from dedup.model import LaneRow
 from delivery.records import Output, Record
-from delivery.runner import State
 from delivery.testing.scenario import LaneSpec, UserCode
+from delivery.work import State
 
 _T = TypeVar("_T")
 

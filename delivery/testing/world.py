@@ -25,7 +25,7 @@ from delivery.broker import MemoryBroker
 from delivery.judge import Judge
 from delivery.protocol import messages as m
 from delivery.protocol.state import Lane
-from delivery.runner import LaneRunner, State
+from delivery.runner import LaneRunner
 from delivery.stage import Policy
 from delivery.testing.faulty import Crashed, Fault, FaultyStore, Request, Wire
 from delivery.testing.incidents import Act, incidents, step_collector
@@ -40,6 +40,7 @@ from delivery.testing.process import (
 )
 from delivery.testing.scenario import LaneSpec, Scenario
 from delivery.testing.watch import Watch
+from delivery.work import State
 from sinks.memory import MemoryEmitter
 
 #: What a process does that nobody else sees: done at once, no choice.

@@ -1,0 +1,54 @@
+"""What a lane runner holds between two instructions: rows, and the data of bundles under way.
+
+What it is: two mutable values; everything else about a lane is the core's, and frozen.
+What it must not know: what happens next.
+
+Invariants:
+    A copy shares nothing that changes.
+    Rows are kept until the core releases them; verdicts and outputs until their bundle is
+    discarded or delivered.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+from dedup.model import Attempt
+from delivery.judge import Verdicts
+from delivery.outputs import Origin, Row
+from delivery.protocol import messages as m
+from delivery.protocol.state import Lane
+from delivery.records import Record
+
+
+@dataclass(slots=True, kw_only=True)
+class Work:
+    """The data of one bundle under way, by its ticket."""
+
+    attempt: Attempt
+    verdicts: Verdicts
+    rows: list[Row]
+    origin: Origin | None = None
+    dead_letters: int = 0
+    digest: bytes = b""
+    delivered: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class State:
+    """All that changes in a runner; `copy` makes a snapshot, as the explorer does at every step."""
+
+    lane: Lane
+    todo: deque[m.Instruction] = field(default_factory=deque)
+    rows: deque[Record] = field(default_factory=deque)
+    work: dict[int, Work] = field(default_factory=dict)
+    #: Tickets up to here were discarded or belong to a lane that stopped.
+    dead: int = -1
+    stopped: m.Stop | None = None
+    error: BaseException | None = None
+
+    def copy(self) -> State:
+        """Return a snapshot that shares nothing that changes."""
+        work = {ticket: replace(held, rows=list(held.rows)) for ticket, held in self.work.items()}
+        return replace(self, todo=deque(self.todo), rows=deque(self.rows), work=work)
