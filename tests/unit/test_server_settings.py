@@ -209,6 +209,10 @@ def answering(replies: list[bytes]) -> Callable[[], int]:
             for reply in replies:
                 connection.recv(4096)
                 connection.sendall(reply)
+            # Closing with a request unread would reset the connection instead of ending it.
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(4096):
+                pass
 
     threading.Thread(target=serve, daemon=True).start()
     return lambda: int(server.getsockname()[1])
