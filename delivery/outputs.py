@@ -13,11 +13,13 @@ Invariants:
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import xxhash
 
 from dedup.catalog.store import CHUNK_BYTES_MAX
 from dedup.errors import Corrupt
@@ -44,6 +46,9 @@ _SCHEMA = pa.schema(
         ("headers", pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))),
     ]
 )
+#: Edge, partition, parent partition, parent offset, headers.
+_NUMBERS = struct.Struct("<HiiqI")
+_LENGTH = struct.Struct("<I")
 _CODEC = pa.Codec("zstd", compression_level=1)
 
 
@@ -114,6 +119,24 @@ def emissions(origin: Origin, rows: Sequence[Row], first: int = 0) -> Iterator[E
         ours = (NAME, encode_header(Header(record_id, mark, row.parent)))
         headers = (*(pair for pair in output.headers if pair[0] != NAME), ours)
         yield Emission(output.edge, row.partition, output.key, output.value, headers, record_id)
+
+
+def content_digest(rows: Sequence[Row]) -> bytes:
+    """Return the digest of what rows say, whoever made them: equal for code that is deterministic.
+
+    The digest in a seal is of its stored chunks, which name their attempt; this one compares what
+    two attempts at the same records made.
+    """
+    digest = xxhash.xxh3_128()
+    for row in rows:
+        output, headers = row.output, row.output.headers
+        digest.update(_NUMBERS.pack(output.edge, row.partition, *row.parent, len(headers)))
+        named = (part for name, value in headers for part in (name.encode(), value))
+        for field in (output.key, output.value, row.kept_id, *named):
+            # A length one higher, so that nothing and an empty field differ.
+            digest.update(_LENGTH.pack(0 if field is None else len(field) + 1))
+            digest.update(field or b"")
+    return digest.digest()
 
 
 def _weight(output: Output) -> int:

@@ -36,7 +36,15 @@ from dedup.model import (
     TopicId,
 )
 from delivery.judge import Judge
-from delivery.outputs import Emission, Origin, Row, decode_outputs, emissions, encode_outputs
+from delivery.outputs import (
+    Emission,
+    Origin,
+    Row,
+    content_digest,
+    decode_outputs,
+    emissions,
+    encode_outputs,
+)
 from delivery.ports import Clock, Emitter, Reader, Stage
 from delivery.protocol import messages as m
 from delivery.protocol.lane import handle
@@ -234,7 +242,6 @@ class LaneRunner:
         parts = work.verdicts.parts(store.lane_time_ms)
         ids = segment_chunks(parts)
         segment = self._put(Blob.SEGMENT, slot, ids, len(work.verdicts.fresh))
-        work.digest = outputs.digest
         seal = Seal(
             ref=store.ref,
             start=store.start,
@@ -267,7 +274,8 @@ class LaneRunner:
         if work is not None and work.origin is not None and work.rows:
             ref = work.origin.ref
             slot = Slot(self.name, ref.incarnation, ref.seq, ref.attempt)
-            self._again(lambda: self._catalog.note_loser(slot, work.digest))
+            digest = content_digest(work.rows)
+            self._again(lambda: self._catalog.note_loser(slot, digest))
 
     # After the seal ---------------------------------------------------------------------------
 

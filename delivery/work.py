@@ -31,7 +31,6 @@ class Work:
     rows: list[Row]
     origin: Origin | None = None
     dead_letters: int = 0
-    digest: bytes = b""
     delivered: bool = False
 
 

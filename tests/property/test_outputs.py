@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from dedup.errors import Corrupt
 from dedup.model import HeadRef
 from delivery.header import NAME, Header, decode_header, encode_header
-from delivery.outputs import Origin, Row, decode_outputs, emissions, encode_outputs
+from delivery.outputs import (
+    Origin,
+    Row,
+    content_digest,
+    decode_outputs,
+    emissions,
+    encode_outputs,
+)
 from delivery.protocol.senders import Mark
 from delivery.records import Output
 
@@ -84,6 +91,13 @@ def test_every_emission_says_whose_it_is_and_none_shares_an_id(origin, rows):
         assert header.mark.kept == (row.kept_id is not None)
     minted = [emission.id for row, emission in zip(rows, sent, strict=True) if row.kept_id is None]
     assert len(set(minted)) == len(minted)
+
+
+@modest
+@given(rows=ROWS, others=ROWS)
+def test_what_two_attempts_made_is_compared_by_what_it_says(rows, others):
+    assert content_digest(rows) == content_digest(list(rows))
+    assert (content_digest(rows) == content_digest(others)) == (rows == others)
 
 
 @modest
