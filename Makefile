@@ -35,7 +35,9 @@ type: setup ## Check the types of the four packages
 	@.ci/section types $(BIN)/mypy
 
 crash: setup jars ## The slow tests: crashes, in depth (up to an hour)
-	@$(BIN)/python -m pytest -m slow && $(BIN)/python -m tests.crash.proof
+	@rm -f .cache/proof.jsonl
+	@$(BIN)/python -m pytest -m slow
+	@$(BIN)/python -m tests.crash.proof
 
 bench: setup jars ## Measure, beside the barest thing that does the same; BENCH="NAME... --quick" narrows it
 	@$(BIN)/python -m bench $(BENCH)

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.proof import take_note
+
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "CONTRIBUTING.md"
 MEASURED = ROOT / ".cache" / "seconds"
@@ -110,6 +112,10 @@ class SuiteSeconds:
         self.seconds[suite] = self.seconds.get(suite, 0.0) + report.duration
         if report.when == "teardown":
             self.finished[suite] += 1
+        if report.when == "call" and "slow" in report.keywords and suite != "crash":
+            # For docs/proof.md; the crash suite writes its own figures down.
+            figures = {"kind": "killed", "outcome": report.outcome, "test": report.nodeid}
+            take_note(**figures, seconds=report.duration)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

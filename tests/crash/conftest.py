@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from tests.crash.proof import MEASURED
+from tests.crash.proof import take_note
 
 #: Takes down one fact: a kind ("world", "mutant") and its figures.
 TakeDown = Callable[..., None]
@@ -21,27 +19,6 @@ def take_down(request: pytest.FixtureRequest) -> TakeDown:
     began = time.monotonic()
 
     def append(**figures: object) -> None:
-        MEASURED.parent.mkdir(exist_ok=True)
-        seconds = round(time.monotonic() - began, 1)
-        line = json.dumps({**figures, "seconds": seconds, "test": request.node.nodeid})
-        with Path(MEASURED).open("a") as record:
-            record.write(line + "\n")
+        take_note(**figures, seconds=time.monotonic() - began, test=request.node.nodeid)
 
     return append
-
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Begin a new record when the slow tests are asked for."""
-    if session.config.option.markexpr == "slow":
-        MEASURED.unlink(missing_ok=True)
-
-
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Take down the other slow tests by their outcome: those that kill real processes."""
-    slow = "slow" in report.keywords and report.when == "call"
-    if slow and "tests/crash" not in report.nodeid:
-        MEASURED.parent.mkdir(exist_ok=True)
-        with MEASURED.open("a") as record:
-            seconds = round(report.duration, 1)
-            figures = {"kind": "killed", "test": report.nodeid, "outcome": report.outcome}
-            record.write(json.dumps({**figures, "seconds": seconds}) + "\n")
