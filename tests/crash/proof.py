@@ -39,7 +39,8 @@ def page(record: list[dict[str, Any]], today: dt.date) -> str:
     mutants = [entry for entry in record if entry["kind"] == "mutant"]
     killed = [entry for entry in record if entry["kind"] == "killed"]
     made = (
-        f"Made by `make crash` on {today.isoformat()}: {os.cpu_count()} cores, "
+        f"Made on {today.isoformat()} from what the tests of `make crash` wrote down: "
+        f"{os.cpu_count()} cores, "
         f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
     )
     searched = (
