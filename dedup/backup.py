@@ -186,7 +186,7 @@ def _frames(
     catalog: Catalog, lane: str, row: LaneRow, listed: SegmentList | None
 ) -> list[bytes] | None:
     """Return the frames of a lane as of `row`; None if a collector took something meanwhile."""
-    seals = _history(catalog, lane, row, (listed.upto if listed else -1) + 1)
+    seals = catalog.history(lane, row.head, (listed.upto if listed else -1) + 1)
     wanted = _wanted(lane, row, listed, seals)
     if wanted is None:
         return None
@@ -205,15 +205,6 @@ def _frames(
         encoded = encode_segment_list(listed)
         found.append(_frame(Frame.LIST, Writer().text(lane).data(encoded)))
     return found
-
-
-def _history(catalog: Catalog, lane: str, row: LaneRow, first: int) -> list[Seal]:
-    seals, begin = [], first
-    for kept in row.head.past:
-        seals += catalog.seals(lane, kept.incarnation, begin, kept.seq)
-        begin = max(begin, kept.seq + 1)
-    seals += catalog.seals(lane, row.head.ref.incarnation, begin, row.head.ref.seq)
-    return seals
 
 
 def _wanted(

@@ -59,7 +59,7 @@ def survey(catalog: Catalog, lane: str, keep: Keep) -> list[Step]:
     if upto > row.collected:
         steps.append(_raise(lane, row, upto))
     collected = max(upto, row.collected)
-    seals = {seal.ref.seq: seal for seal in _history(catalog, lane, row.head)}
+    seals = {seal.ref.seq: seal for seal in catalog.history(lane, row.head)}
     steps += _outputs(catalog, lane, row, collected, seals)
     last = collected if keep.entries_after is None else min(collected, keep.entries_after)
     more, listed = _entries(catalog, lane, row, last, seals)
@@ -79,14 +79,6 @@ def collect(catalog: Catalog, lane: str, keep: Keep) -> list[str]:
             break
         done.append(step.what)
     return done
-
-
-def _history(catalog: Catalog, lane: str, head: Head) -> Iterator[Seal]:
-    begin = 0
-    for kept in head.past:
-        yield from catalog.seals(lane, kept.incarnation, begin, kept.seq)
-        begin = kept.seq + 1
-    yield from catalog.seals(lane, head.ref.incarnation, begin, head.ref.seq)
 
 
 def _raise(lane: str, row: LaneRow, upto: int) -> Step:
@@ -134,7 +126,7 @@ def _entries(
         steps.append(_replace_list(what, lane, old, after))
         listed = last
     gone = min(last, listed)
-    for incarnation, first, end in _runs(row.head, gone):
+    for incarnation, first, end in row.head.runs(0, gone):
         if any(first <= seq <= end for seq in seals):
             steps.append(_delete_entries(lane, row, incarnation, end))
     # What a loser had made is compared with the winner's entry, and that is gone.
@@ -211,17 +203,6 @@ def _delete_entries(lane: str, row: LaneRow, incarnation: Incarnation, end: int)
         f"delete entries up to seq {end}",
         lambda catalog: catalog.delete_seals(lane, row, incarnation, end),
     )
-
-
-def _runs(head: Head, last: int) -> Iterator[tuple[Incarnation, int, int]]:
-    """Yield (incarnation, first, end) of the present history up to `last`."""
-    begin = 0
-    for kept in head.past:
-        if begin <= min(kept.seq, last):
-            yield kept.incarnation, begin, min(kept.seq, last)
-        begin = kept.seq + 1
-    if begin <= last:
-        yield head.ref.incarnation, begin, last
 
 
 def _ours(slot: Slot, head: Head) -> bool:

@@ -13,7 +13,6 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from dedup.catalog.catalog import Catalog, segment_place
@@ -93,7 +92,7 @@ class ExactIndex:
         tag = self.memo.tag
         if tag is None or not self._on_history(tag, head):
             return False
-        seals = list(self._seals(head, tag.seq + 1))
+        seals = self._catalog.history(self._lane, head, tag.seq + 1)
         return len(seals) == head.ref.seq - tag.seq and self._take(head, seals)
 
     def _on_history(self, tag: HeadRef, head: Head) -> bool:
@@ -109,7 +108,7 @@ class ExactIndex:
             self.memo.buckets = {}
             listed = self._catalog.segment_list(self._lane)
             upto = listed.upto if listed else -1
-            seals = list(self._seals(head, upto + 1))
+            seals = self._catalog.history(self._lane, head, upto + 1)
             # SUBTLE: list first, entries after it. An entry that a collector moves into the list
             # in between is missing from both; a gap shows it. Entries first would be as blind, and
             # one read over both tables is not to be had in every store.
@@ -137,14 +136,6 @@ class ExactIndex:
             for chunk in chunks:
                 parts += decode_segment(chunk, segment_place(self._catalog, slot))
         return parts
-
-    def _seals(self, head: Head, first: int) -> Iterator[Seal]:
-        """Yield the entries of the present history from `first` to the head."""
-        begin = first
-        for kept in head.past:
-            yield from self._catalog.seals(self._lane, kept.incarnation, begin, kept.seq)
-            begin = max(begin, kept.seq + 1)
-        yield from self._catalog.seals(self._lane, head.ref.incarnation, begin, head.ref.seq)
 
     def _take(self, head: Head, seals: list[Seal]) -> bool:
         """Add the ids of these seals and move the tag; False if some of them were forgotten."""

@@ -144,6 +144,14 @@ class Head:
                 return kept.seq
         return None
 
+    def runs(self, first: int, last: int) -> Iterator[tuple[Incarnation, int, int]]:
+        """Yield (incarnation, first, last) for each stretch of [first, last] of this history."""
+        for kept in (*self.past, Kept(self.ref.incarnation, self.ref.seq)):
+            end = min(kept.seq, last)
+            if first <= end:
+                yield kept.incarnation, first, end
+            first = max(first, kept.seq + 1)
+
     def incarnation_of(self, seq: int) -> Incarnation:
         """Return the incarnation under which `seq` of the present history was sealed."""
         for kept in self.past:

@@ -132,6 +132,14 @@ class Catalog:
             seals.append(seal)
         return seals
 
+    def history(self, lane: str, head: Head, first: int = 0) -> list[Seal]:
+        """Return the entries of the history that `head` ends, from `first`, that are still there."""
+        return [
+            seal
+            for incarnation, begin, end in head.runs(first, head.ref.seq)
+            for seal in self.seals(lane, incarnation, begin, end)
+        ]
+
     def acknowledge(self, lane: str, expected: Ack, ack: Ack) -> bool:
         """Move the acknowledgement from `expected` to `ack`; False if somebody moved it."""
         assert ack.incarnation == expected.incarnation, "within one incarnation"
