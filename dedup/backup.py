@@ -25,6 +25,7 @@ from dedup.catalog.catalog import Catalog
 from dedup.catalog.store import Blob
 from dedup.errors import Corrupt, InvalidUsage, Unavailable
 from dedup.formats.envelope import Kind, Reader, Writer, unwrap, wrap
+from dedup.formats.fields import read_slot, write_slot
 from dedup.formats.lane import (
     decode_ack,
     decode_head,
@@ -36,7 +37,6 @@ from dedup.formats.lane import (
     encode_segment_list,
 )
 from dedup.model import (
-    IDENTITY_BYTES,
     Attempt,
     Head,
     HeadRef,
@@ -196,7 +196,7 @@ def _frames(
         chunks = catalog.store.get(blob, slot)
         if not chunks:
             return None
-        out = _write_slot(Writer().text(blob.value), slot).uint(len(chunks))
+        out = write_slot(Writer().text(blob.value), slot).uint(len(chunks))
         for chunk in chunks:
             out.data(chunk)
         found.append(_frame(Frame.CHUNKS, out))
@@ -293,7 +293,7 @@ def _read_entry(body: Reader, place: str) -> tuple[str, tuple[bytes, HeadRef]]:
 
 
 def _read_chunks(body: Reader, _place: str) -> tuple[str, tuple[Blob, Slot, list[bytes]]]:
-    blob, slot = Blob(body.text()), _read_slot(body)
+    blob, slot = Blob(body.text()), read_slot(body)
     return slot.lane, (blob, slot, [body.data() for _ in range(body.uint())])
 
 
@@ -318,17 +318,3 @@ _DECODE: dict[Frame, Callable[[Reader, str], tuple[str, Any]]] = {
 
 def _frame(kind: Frame, out: Writer) -> bytes:
     return wrap(Kind.BACKUP, VERSION, Writer().uint(kind).raw(out.body()).body())
-
-
-def _write_slot(out: Writer, slot: Slot) -> Writer:
-    out.text(slot.lane).raw(slot.incarnation).uint(slot.seq).raw(slot.attempt)
-    return out
-
-
-def _read_slot(body: Reader) -> Slot:
-    return Slot(
-        body.text(),
-        Incarnation(body.raw(IDENTITY_BYTES)),
-        body.uint(),
-        Attempt(body.raw(IDENTITY_BYTES)),
-    )

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from dedup.errors import Corrupt
 from dedup.formats.envelope import Kind, Reader, Writer, unwrap, wrap
+from dedup.formats.fields import read_reads, read_slot, write_reads, write_slot
 from dedup.model import (
     IDENTITY_BYTES,
     Ack,
@@ -27,10 +28,8 @@ from dedup.model import (
     HeadRef,
     Incarnation,
     Kept,
-    ReadSeq,
     Seal,
     SegmentList,
-    Slot,
     Source,
     TopicId,
 )
@@ -47,7 +46,7 @@ def encode_head(head: Head) -> bytes:
     _write_ref(out, head.ref)
     _write_frontier(out, head.frontier)
     out.uint(head.lane_time_ms).uint(head.minted_at_ms)
-    _write_reads(out, head.read_seqs)
+    write_reads(out, head.read_seqs)
     out.uint(len(head.topics))
     for name, topic in head.topics:
         out.text(name).raw(topic)
@@ -73,7 +72,7 @@ def _read_head(body: Reader) -> Head:
         frontier=_read_frontier(body),
         lane_time_ms=body.uint(),
         minted_at_ms=body.uint(),
-        read_seqs=_read_reads(body),
+        read_seqs=read_reads(body),
         topics=tuple((body.text(), TopicId(body.raw(IDENTITY_BYTES))) for _ in range(body.uint())),
         writes=tuple(TopicId(body.raw(IDENTITY_BYTES)) for _ in range(body.uint())),
         past=tuple(
@@ -93,7 +92,7 @@ def encode_seal(seal: Seal) -> bytes:
     counts = seal.counts
     out.uint(counts.read).uint(counts.fresh).uint(counts.duplicate)
     out.uint(counts.remnant).uint(counts.abandoned).uint(counts.dead_letter)
-    _write_reads(out, seal.learned)
+    write_reads(out, seal.learned)
     for blob in (seal.outputs, seal.segment):
         out.uint(blob.chunks).uint(blob.rows).uint(blob.size).raw(blob.digest)
     out.data(seal.inline_outputs).data(seal.inline_segment)
@@ -122,7 +121,7 @@ def _read_seal(body: Reader) -> Seal:
             abandoned=body.uint(),
             dead_letter=body.uint(),
         ),
-        learned=_read_reads(body),
+        learned=read_reads(body),
         outputs=_read_blob_ref(body),
         segment=_read_blob_ref(body),
         inline_outputs=body.data(),
@@ -151,7 +150,7 @@ def encode_segment_list(listed: SegmentList) -> bytes:
     """Return the stored form of a segment list; `upto` is written one higher, to stay unsigned."""
     out = Writer().uint(listed.version).uint(listed.upto + 1).uint(len(listed.slots))
     for slot in listed.slots:
-        out.text(slot.lane).raw(slot.incarnation).uint(slot.seq).raw(slot.attempt)
+        write_slot(out, slot)
     return wrap(Kind.SEGMENT_LIST, VERSION, out.body())
 
 
@@ -164,15 +163,7 @@ def _read_segment_list(body: Reader) -> SegmentList:
     return SegmentList(
         version=body.uint(),
         upto=body.uint() - 1,
-        slots=tuple(
-            Slot(
-                body.text(),
-                Incarnation(body.raw(IDENTITY_BYTES)),
-                body.uint(),
-                Attempt(body.raw(IDENTITY_BYTES)),
-            )
-            for _ in range(body.uint())
-        ),
+        slots=tuple(read_slot(body) for _ in range(body.uint())),
     )
 
 
@@ -211,24 +202,6 @@ def _read_frontier(body: Reader) -> Frontier:
             (Source(TopicId(body.raw(IDENTITY_BYTES)), body.uint()), body.uint())
             for _ in range(body.uint())
         )
-    )
-
-
-def _write_reads(out: Writer, reads: tuple[ReadSeq, ...]) -> None:
-    out.uint(len(reads))
-    for read in reads:
-        out.text(read.sender).raw(read.incarnation).raw(read.topic).uint(read.seq)
-
-
-def _read_reads(body: Reader) -> tuple[ReadSeq, ...]:
-    return tuple(
-        ReadSeq(
-            body.text(),
-            Incarnation(body.raw(IDENTITY_BYTES)),
-            TopicId(body.raw(IDENTITY_BYTES)),
-            body.uint(),
-        )
-        for _ in range(body.uint())
     )
 
 

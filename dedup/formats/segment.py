@@ -16,7 +16,8 @@ from enum import IntEnum
 
 from dedup.errors import Corrupt
 from dedup.formats.envelope import Kind, Reader, Writer, unwrap, wrap
-from dedup.model import IDENTITY_BYTES, Incarnation, ReadSeq, RecordId, TopicId
+from dedup.formats.fields import read_reads, write_reads
+from dedup.model import IDENTITY_BYTES, ReadSeq, RecordId
 
 VERSION = 1
 #: Ids per chunk: 256 KiB of them.
@@ -71,9 +72,8 @@ def encode_segment(parts: tuple[Part, ...]) -> bytes:
     """Return the stored form of a segment."""
     out = Writer().uint(len(parts))
     for part in parts:
-        out.uint(part.bucket.origin).uint(part.bucket.number).uint(len(part.seen))
-        for seen in part.seen:
-            out.text(seen.sender).raw(seen.incarnation).raw(seen.topic).uint(seen.seq)
+        out.uint(part.bucket.origin).uint(part.bucket.number)
+        write_reads(out, part.seen)
         out.uint(len(part.ids)).raw(b"".join(part.ids))
     return wrap(Kind.SEGMENT, VERSION, out.body())
 
@@ -106,15 +106,7 @@ def decode_segment(blob: bytes, place: str) -> tuple[Part, ...]:
 
 def _read_part(body: Reader) -> Part:
     bucket = Bucket(Origin(body.uint()), body.uint())
-    seen = tuple(
-        ReadSeq(
-            body.text(),
-            Incarnation(body.raw(IDENTITY_BYTES)),
-            TopicId(body.raw(IDENTITY_BYTES)),
-            body.uint(),
-        )
-        for _ in range(body.uint())
-    )
+    seen = read_reads(body)
     ids = body.raw(body.uint() * IDENTITY_BYTES)
     cut = range(0, len(ids), IDENTITY_BYTES)
     return Part(bucket, tuple(RecordId(ids[at : at + IDENTITY_BYTES]) for at in cut), seen)
