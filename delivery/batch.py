@@ -1,0 +1,226 @@
+"""Records as columns: what was read, what user code made of it, and what is sent.
+
+What it is: `Batch` (rows of one source partition), `Rows` (a bundle's outputs) and `Emissions` (what
+goes to the emitter), each a handful of columns of equal length.
+What it must not know: lanes, verdicts, formats, who reads or sends.
+
+Invariants:
+    A column is never changed once its batch or emissions are made; a cut shares or copies it.
+    The rows of a batch are in offset order; offsets may have holes.
+    `Rows` grows at its end only, and is read only when it has grown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dedup.arrays import Ids, to_raw
+from dedup.model import IDENTITY_BYTES, RecordId, Source
+from delivery.records import Headers, Output, Record
+
+Bytes = bytes | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Records of one source partition, in offset order."""
+
+    source: Source
+    offsets: npt.NDArray[np.int64]
+    timestamps_ms: npt.NDArray[np.int64]
+    keys: Sequence[Bytes]
+    values: Sequence[Bytes]
+    #: Empty, or None, for a record without headers.
+    headers: Sequence[Headers | None]
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def cut(self, start: int, end: int) -> Batch:
+        """Return the rows whose offsets are in [start, end)."""
+        first, last = np.searchsorted(self.offsets, (start, end)).tolist()
+        if first == 0 and last == len(self.offsets):
+            return self
+        part = slice(first, last)
+        return Batch(
+            self.source,
+            self.offsets[part],
+            self.timestamps_ms[part],
+            self.keys[part],
+            self.values[part],
+            self.headers[part],
+        )
+
+    def records(self, rows: Sequence[int] | npt.NDArray[np.intp]) -> Iterator[Record]:
+        """Yield these rows as user code sees them."""
+        chosen = np.asarray(rows, dtype=np.intp)
+        columns = zip(
+            chosen.tolist(),
+            self.timestamps_ms[chosen].tolist(),
+            self.offsets[chosen].tolist(),
+            strict=True,
+        )
+        source, keys, values, headers = self.source, self.keys, self.values, self.headers
+        for row, timestamp_ms, offset in columns:
+            yield Record(values[row], keys[row], headers[row] or (), timestamp_ms, source, offset)
+
+    def __iter__(self) -> Iterator[Record]:
+        return self.records(range(len(self)))
+
+
+def batches_of(records: Iterable[Record]) -> list[Batch]:
+    """Return records, of one source after the other, as batches."""
+    return [_batch(source, list(rows)) for source, rows in groupby(records, lambda r: r.source)]
+
+
+def _batch(source: Source, rows: list[Record]) -> Batch:
+    return Batch(
+        source,
+        np.array([record.offset for record in rows], dtype=np.int64),
+        np.array([record.timestamp_ms for record in rows], dtype=np.int64),
+        [record.key for record in rows],
+        [record.value for record in rows],
+        [record.headers for record in rows],
+    )
+
+
+class Row(NamedTuple):
+    """One output with everything that is frozen when it is stored."""
+
+    output: Output
+    partition: int
+    #: Partition and offset of the record it was made from.
+    parent: tuple[int, int]
+    #: The id of the input record, where re-keying keeps it; None: an id is minted.
+    kept_id: RecordId | None = None
+
+
+@dataclass(slots=True)
+class Rows:
+    """The outputs of a bundle, in order."""
+
+    edges: list[int] = field(default_factory=list)
+    keys: list[Bytes] = field(default_factory=list)
+    values: list[Bytes] = field(default_factory=list)
+    headers: list[Headers] = field(default_factory=list)
+    parent_partitions: list[int] = field(default_factory=list)
+    parent_offsets: list[int] = field(default_factory=list)
+    kept_ids: list[RecordId | None] = field(default_factory=list)
+    #: Where each goes; filled when all are there.
+    partitions: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def add(self, outputs: Iterable[Output], parent: Record, kept_id: RecordId | None) -> None:
+        """Add what one record became."""
+        partition, offset = parent.source.partition, parent.offset
+        for output in outputs:
+            self.edges.append(output.edge)
+            self.keys.append(output.key)
+            self.values.append(output.value)
+            self.headers.append(output.headers)
+            self.parent_partitions.append(partition)
+            self.parent_offsets.append(offset)
+            self.kept_ids.append(kept_id)
+
+    def __iter__(self) -> Iterator[Row]:
+        columns = zip(
+            self.values,
+            self.keys,
+            self.headers,
+            self.edges,
+            self.partitions,
+            self.parent_partitions,
+            self.parent_offsets,
+            self.kept_ids,
+            strict=True,
+        )
+        for value, key, headers, edge, partition, parent, offset, kept_id in columns:
+            output = Output(value=value, key=key, headers=headers, edge=edge)
+            yield Row(output, partition, (parent, offset), kept_id)
+
+    @staticmethod
+    def of(rows: Iterable[Row]) -> Rows:
+        """Return rows as columns."""
+        made = Rows()
+        for row in rows:
+            output = row.output
+            made.edges.append(output.edge)
+            made.keys.append(output.key)
+            made.values.append(output.value)
+            made.headers.append(output.headers)
+            made.parent_partitions.append(row.parent[0])
+            made.parent_offsets.append(row.parent[1])
+            made.kept_ids.append(row.kept_id)
+            made.partitions.append(row.partition)
+        return made
+
+
+class Emission(NamedTuple):
+    """One record as it is sent, by whomever and however often."""
+
+    edge: int
+    partition: int
+    key: Bytes
+    value: Bytes
+    headers: Headers
+    id: RecordId
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Emissions:
+    """Records as they are sent, in order; `headers` are complete, ours included."""
+
+    edges: Sequence[int]
+    partitions: Sequence[int]
+    keys: Sequence[Bytes]
+    values: Sequence[Bytes]
+    headers: Sequence[Headers]
+    ids: Ids
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[Emission]:
+        raw = to_raw(self.ids)
+        names = (
+            RecordId(raw[at : at + IDENTITY_BYTES]) for at in range(0, len(raw), IDENTITY_BYTES)
+        )
+        return map(
+            Emission, self.edges, self.partitions, self.keys, self.values, self.headers, names
+        )
+
+    def cut(self, first: int, last: int) -> Emissions:
+        """Return the emissions in [first, last)."""
+        part = slice(first, last)
+        return Emissions(
+            self.edges[part],
+            self.partitions[part],
+            self.keys[part],
+            self.values[part],
+            self.headers[part],
+            self.ids[part],
+        )
+
+    @staticmethod
+    def join(parts: Sequence[Emissions]) -> Emissions:
+        """Return several one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        return Emissions(
+            [edge for part in parts for edge in part.edges],
+            [partition for part in parts for partition in part.partitions],
+            [key for part in parts for key in part.keys],
+            [value for part in parts for value in part.values],
+            [headers for part in parts for headers in part.headers],
+            np.concatenate([part.ids for part in parts])
+            if parts
+            else np.empty((0, 2), dtype=np.uint64),
+        )
