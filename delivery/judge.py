@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from dedup.catalog.catalog import Catalog
 from dedup.errors import InvalidUsage
-from dedup.formats.segment import Bucket, Origin, Part
+from dedup.formats.segment import Bucket, Origin, Part, raw_ids
 from dedup.ids import named, positional
 from dedup.index import ExactIndex
 from dedup.model import Counts, Frontier, Head, Incarnation, LaneRow, ReadSeq, RecordId, TopicId
@@ -77,7 +77,7 @@ class Verdicts:
         return tuple(
             Part(
                 bucket,
-                tuple(sorted(ids[bucket])),
+                raw_ids(ids[bucket]),
                 tuple(sorted(ReadSeq(*key, seq) for key, seq in seen.get(bucket, {}).items())),
             )
             for bucket in sorted(ids)
