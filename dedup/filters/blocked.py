@@ -47,6 +47,7 @@ _LOW_HALF = np.uint64(0xFFFFFFFF)
 _HALF_BITS = np.uint64(32)
 #: 30 bits choose patterns and the second word: 12 the first pattern, 12 the second, 2 the word.
 _CHOICE_SHIFT = np.uint64(34)
+_CHOICE_MASK = np.uint64((1 << 30) - 1)
 _FIRST_SHIFT = np.uint64(18)
 _SECOND_SHIFT = np.uint64(6)
 _PATTERN_MASK = np.uint64(sizing.PATTERNS - 1)
@@ -55,8 +56,13 @@ _PATTERN_MASK = np.uint64(sizing.PATTERNS - 1)
 _APART_MASK = np.uint64(6)
 _ODD = np.uint64(1)
 
-#: Numbers of the mixing function: per 32 bits of result one for each quarter of an id, and one.
-_MULTIPLIERS = 5
+#: What the keyed hash multiplies, each with a number of its own; one more number is added.
+_QUARTERS = 4
+#: The finaliser of splitmix64: shift and multiplier of its two rounds.
+_PERMUTATION = (
+    (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
+    (np.uint64(27), np.uint64(0x94D049BB133111EB)),
+)
 #: Four lines and some ids, enough to see where every kind of bit goes.
 _PROBE_LINES = 4
 _PROBE_IDS = 64
@@ -68,8 +74,8 @@ class _Scratch(threading.local):
     def __init__(self) -> None:
         self.words = [np.empty(PIECE_IDS, dtype=np.uint64) for _ in range(5)]
         self.truths = np.empty(PIECE_IDS, dtype=np.bool_)
-        #: Two more for filters with a key.
-        self.mixed = [np.empty(PIECE_IDS, dtype=np.uint64) for _ in range(2)]
+        #: One more for filters with a key.
+        self.quarter = np.empty(PIECE_IDS, dtype=np.uint64)
 
 
 _scratch = _Scratch()
@@ -167,26 +173,28 @@ class BlockedBits:
         return first.view(np.int64), second.view(np.int64), one, two, spare
 
     @staticmethod
-    def _mix(ids: Ids, mixing: Words, line: Words, choice: Words) -> None:
-        """Fill `line` (32 bits) and `choice` (30 bits) with keyed hashes of ids.
+    def _mix(ids: Ids, numbers: Words, line: Words, choice: Words) -> None:
+        """Fill `line` (32 bits) and `choice` (30 bits) with a keyed hash of ids.
 
-        Multilinear hashing of the id's four quarters modulo 2**64, upper half taken: for any two
-        ids, whoever does not know the key has one chance in 2**32 that these agree, whatever the
-        ids are. That is all it takes: chosen ids spread over the lines as random ones do.
+        Multilinear hashing of the id's four quarters modulo 2**64, then a fixed permutation of 64
+        bits. For any two ids, whoever does not know the key has one chance in 2**33 that they get
+        the same 64 bits, whatever the ids are. SUBTLE: the permutation is needed. Multilinear
+        hashing alone keeps straight lines straight: ids that are numbers in a row would be so in
+        the filter's lines, and crowd there with some keys.
         """
-        quarter, term = (array[: len(ids)] for array in _scratch.mixed)
-        for result, numbers in ((line, mixing[0]), (choice, mixing[1])):
-            result[:] = numbers[-1]
-            for place in range(_MULTIPLIERS - 1):
-                half = ids[:, place // 2]
-                if place % 2:
-                    np.bitwise_and(half, _LOW_HALF, out=quarter)
-                else:
-                    np.right_shift(half, _HALF_BITS, out=quarter)
-                np.multiply(quarter, numbers[place], out=term)
-                np.add(result, term, out=result)
-        np.right_shift(line, _HALF_BITS, out=line)
-        np.right_shift(choice, _CHOICE_SHIFT, out=choice)
+        hashed, term = line, choice
+        quarter = _scratch.quarter[: len(ids)]
+        for place in range(_QUARTERS):
+            half = ids[:, place // 2]
+            if place % 2:
+                np.bitwise_and(half, _LOW_HALF, out=quarter)
+            else:
+                np.right_shift(half, _HALF_BITS, out=quarter)
+            np.multiply(quarter, numbers[place], out=term)
+            np.add(term, numbers[_QUARTERS] if place == 0 else hashed, out=hashed)
+        _permute(hashed, quarter)
+        np.bitwise_and(hashed, _CHOICE_MASK, out=choice)
+        np.right_shift(hashed, _HALF_BITS, out=line)
 
     def _set(self, places: Index, patterns: Words, spare: Words) -> None:
         """Set patterns: gather, or, scatter; then look whether a word came twice.
@@ -267,10 +275,18 @@ def patterns() -> Words:
 def _scrambled(numbers: Words) -> Words:
     """Return the outputs of splitmix64 for a counter."""
     mixed = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    scrambled: Words = mixed ^ (mixed >> np.uint64(31))
-    return scrambled
+    _permute(mixed, np.empty_like(mixed))
+    return mixed
+
+
+def _permute(words: Words, spare: Words) -> None:
+    """Mix 64 bits in place with the finaliser of splitmix64, which loses none."""
+    for shift, multiplier in _PERMUTATION:
+        np.right_shift(words, shift, out=spare)
+        np.bitwise_xor(words, spare, out=words)
+        np.multiply(words, multiplier, out=words)
+    np.right_shift(words, np.uint64(31), out=spare)
+    np.bitwise_xor(words, spare, out=words)
 
 
 @cache
@@ -292,5 +308,5 @@ def _chances() -> npt.NDArray[np.float64]:
 
 def _mixing(key: bytes) -> Words:
     """Stretch a key into the numbers of the mixing function."""
-    stretched = hashlib.shake_256(key).digest(2 * _MULTIPLIERS * 8)
-    return np.frombuffer(stretched, dtype="<u8").astype(np.uint64).reshape(2, _MULTIPLIERS)
+    stretched = hashlib.shake_256(key).digest(8 * (_QUARTERS + 1))
+    return np.frombuffer(stretched, dtype="<u8").astype(np.uint64)
