@@ -82,7 +82,7 @@ def test_no_id_is_ever_denied(tmp_path, engine, key, size, strangers):
                 before = range(start - BLOCKS_PER_WRITER, start)
                 assert pool.submit(denied, path, engine, size, before).result() == 0
             writing.result()
-        halves = range(blocks // 2), range(blocks // 2, blocks)
+        halves = range(BLOCKS // 2), range(BLOCKS // 2, BLOCKS)
         assert list(pool.map(partial(denied, path, engine, size), halves)) == [0, 0]
     check_rate(path, engine, strangers)
     check_damage(path, engine, size)
