@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from bench import catalog, catalog_cassandra, ids, lane
+from bench import catalog, catalog_cassandra, filters, ids, lane
 from bench.harness import RESULTS, Benchmark, Lab, run
 from bench.report import VERSION, as_json, as_table, machine
 
@@ -20,6 +20,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     *catalog_cassandra.BENCHMARKS,
     *lane.BENCHMARKS,
     *ids.BENCHMARKS,
+    *filters.BENCHMARKS,
 )
 
 
