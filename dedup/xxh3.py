@@ -29,6 +29,9 @@ COUNTED_MIN: Final = 128
 #: package takes 40 ns for a message, whatever its length, and 20 more to make an object of it.
 #: Behind the last line it is always the quicker one.
 PAYS: Final = ((16, 2_500), (32, 3_000), (64, 4_000))
+#: Values of a column that are made objects together. More at once would have the allocator return
+#: their memory after every batch, and fetching fresh pages costs more than all the hashing.
+OBJECTS_MAX: Final = 2_048
 
 
 def hash_rows(messages: Bytes) -> Ids:
@@ -120,10 +123,10 @@ def _hash_spans(column: pa.Array) -> Ids:
         ids[places] = hash_vectors(rows)
         rest[places] = False
     others = np.flatnonzero(rest)
-    if len(others) == count:
-        return _hash_each(column.to_pylist())
-    if len(others):
-        ids[others] = _hash_each(column.take(pa.array(others)).to_pylist())
+    apart = column if len(others) == count else column.take(pa.array(others))
+    for start in range(0, len(others), OBJECTS_MAX):
+        end = start + OBJECTS_MAX
+        ids[others[start:end]] = _hash_each(apart[start:end].to_pylist())
     return ids
 
 
