@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from bench.harness import Benchmark, Contestant, Lab, Turn
+from bench.harness import Benchmark, Contestant, Goal, Lab, Turn
 from dedup.arrays import Ids, pack
 from dedup.ids import minted, minted_many, named_many, positional, positional_many
 from dedup.model import IDENTITY_BYTES, Attempt, Source, TopicId
@@ -38,6 +38,10 @@ WIDTHS = (16, 32, 36)
 #: Names that count something: order-7 and order-1234567.
 MIXED = (7, 14)
 SEED = 5
+OBJECTS = f"objects, {WIDTHS[0]} bytes"
+#: Arrays are there to be faster than the quickest loop even where that one's objects exist already.
+SPEED_MIN = 1.5
+COUNTED_SPEED_MIN = 2.5
 
 Batch = TypeVar("Batch")
 Numbers: TypeAlias = npt.NDArray[np.int64]
@@ -117,6 +121,29 @@ BENCHMARKS = (
         says=f"Ids of {BATCH:,} records at a time; median and p99 are of one such batch.",
         unit="id",
         staged=_ids,
-        baseline=f"objects, {WIDTHS[0]} bytes",
+        baseline=OBJECTS,
+        goals=(
+            Goal(
+                says="ids of a column of 16 bytes, to the loop's over objects",
+                contestant="column, 16 bytes",
+                measure="speed",
+                unit="times as many",
+                at_least=SPEED_MIN,
+            ),
+            Goal(
+                says="ids of a column of 32 bytes, to the loop's over objects of 16",
+                contestant="column, 32 bytes",
+                measure="speed",
+                unit="times as many",
+                at_least=SPEED_MIN,
+            ),
+            Goal(
+                says="ids of offsets, to the same",
+                contestant="array, offsets",
+                measure="speed",
+                unit="times as many",
+                at_least=COUNTED_SPEED_MIN,
+            ),
+        ),
     ),
 )
