@@ -123,10 +123,18 @@ def _hash_spans(column: pa.Array) -> Ids:
         ids[places] = hash_vectors(rows)
         rest[places] = False
     others = np.flatnonzero(rest)
-    apart = column if len(others) == count else column.take(pa.array(others))
-    for start in range(0, len(others), OBJECTS_MAX):
+    if len(others) == count:
+        return _hash_objects(column)
+    if len(others):
+        ids[others] = _hash_objects(column.take(pa.array(others)))
+    return ids
+
+
+def _hash_objects(column: pa.Array) -> Ids:
+    ids = np.empty((len(column), 2), dtype=np.uint64)
+    for start in range(0, len(column), OBJECTS_MAX):
         end = start + OBJECTS_MAX
-        ids[others[start:end]] = _hash_each(apart[start:end].to_pylist())
+        ids[start:end] = _hash_each(column[start:end].to_pylist())
     return ids
 
 
