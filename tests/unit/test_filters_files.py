@@ -123,6 +123,15 @@ def test_a_closed_filter_is_closed_and_may_be_closed_again(path, engine):
         assert one.tag == TAG
 
 
+def test_closing_does_not_hide_the_error_on_its_way_up(path, engine):
+    one = create(path, engine)
+    held = one._bits  # as the frames of a traceback do
+    one.close()
+    with pytest.raises(AssertionError, match="the filter is open"):
+        one.maybe(random_ids(1))
+    assert held.fill() == 0.0
+
+
 def test_a_rebuild_takes_the_place_of_a_file_that_others_still_map(path, engine):
     ids = put(path, engine)
     reader = reopen(path, engine)
