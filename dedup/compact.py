@@ -49,6 +49,7 @@ from dedup.formats.segment import (
     Bucket,
     Origin,
     Part,
+    dense,
     pack_indexes,
     segment_chunks,
     whole_segment,
@@ -319,7 +320,7 @@ def _pieces(blocks: Iterator[Block]) -> Iterator[Block]:
 
 
 def _part(bucket: Bucket, reads: tuple[ReadSeq, ...], block: Block, head: Head) -> Part:
-    seqs, index = np.unique(block.origin, return_inverse=True)
+    seqs, index = dense(block.origin)
     origins = tuple((head.incarnation_of(seq), seq) for seq in seqs.tolist())
     return Part(
         bucket,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import combinations, pairwise
 
 import pytest
@@ -10,12 +13,13 @@ import pytest
 from dedup import backup, compact
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.memory import MemoryStore
+from dedup.catalog.open import open_store
 from dedup.catalog.store import Blob
 from dedup.collect import Keep, Step
 from dedup.collect import survey as survey_collection
 from dedup.compact import FAN, PLAIN_MIN, span_max, survey
 from dedup.formats.merged import Merged, merged_at
-from dedup.formats.segment import BUCKET_MS, Bucket, Origin, Part
+from dedup.formats.segment import BUCKET_MS, Bucket, Origin, Part, raw_ids
 from dedup.index import ExactIndex
 from dedup.model import ReadSeq, Slot
 from delivery.testing.faulty import Crashed, Fault
@@ -476,3 +480,33 @@ def test_a_piece_of_which_chunks_are_missing_counts_as_gone(shelf):
     assert not merged[0].perform(shelf.catalog)
     shelf.catalog.store.put(Blob.SEGMENT, torn, [first, second])
     assert merged[0].perform(shelf.catalog)
+
+
+# Size -----------------------------------------------------------------------------------------
+
+#: What is allowed for an id on disk, and what a filter of 17.2 bits takes of it.
+DISK_BYTES_MAX = 24
+FILTER_BYTES = 2.2
+
+
+def test_an_id_takes_at_most_24_bytes_in_sqlite_filters_and_digests_included(tmp_path):
+    """Used pages are counted: what collection frees, SQLite fills again before the file grows."""
+    path = tmp_path / "catalog.db"
+    shelf = Shelf(open_store(f"sqlite:{path}"))
+    rng = random.Random(1)
+    count, per_seal = 0, 500
+    for seal in range(400):
+        chosen = raw_ids([rng.randbytes(16) for _ in range(per_seal)])
+        bucket = Bucket(Origin.EXTERNAL, seal // 50)
+        shelf.seal(Part(bucket, chosen, digests=rng.randbytes(2 * per_seal)))
+        count += per_seal
+    shelf.collect(1 << 50)
+    compact.compact(shelf.catalog, LANE, WINDOW_MS)
+    assert len(shelf.held()) == count
+    shelf.catalog.store.close()
+    with closing(sqlite3.connect(path)) as opened:
+        pages, free, size = (
+            opened.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("page_count", "freelist_count", "page_size")
+        )
+    assert (pages - free) * size / count + FILTER_BYTES <= DISK_BYTES_MAX
