@@ -99,13 +99,11 @@ class Merge:
 
     def store(self, catalog: Catalog) -> bool:
         """Read the inputs and store what they become; False if one of them has gone."""
-        self.made.clear()
-        self.inputs = [slot for tier in self.tiers for slot in tier.slots]
         try:
             if self.bucket is None:
-                self._store_plain(catalog)
+                self.inputs, self.made = self._store_plain(catalog)
             else:
-                self._store_tiers(catalog, self.bucket)
+                self.inputs, self.made = self._store_tiers(catalog, self.bucket)
         except _GoneError:
             return False
         return True
@@ -126,44 +124,48 @@ class Merge:
         catalog.store.delete(Blob.SEGMENT, self.inputs)
         return True
 
-    def _store_plain(self, catalog: Catalog) -> None:
-        found: dict[Bucket, list[Part]] = defaultdict(list)
+    def _store_plain(self, catalog: Catalog) -> tuple[list[Slot], list[Slot]]:
+        parts: dict[Bucket, list[Part]] = defaultdict(list)
         blocks: dict[Bucket, list[Block]] = defaultdict(list)
-        ids = 0
+        inputs, ids = [], 0
         for slot in self.plain:
-            self.inputs.append(slot)
+            inputs.append(slot)
             for part in _whole(catalog, slot):
                 if self.head.incarnation_of(slot.seq) == slot.incarnation:
-                    found[part.bucket].append(part)
+                    parts[part.bucket].append(part)
                     blocks[part.bucket].append(_block(part, slot.seq))
                 ids += part.count
             if ids >= PLAIN_IDS_MAX:
                 break
-        for bucket in sorted(found):
-            reads = _reads(found[bucket])
-            self._write(catalog, bucket, reads, iter([combined(blocks[bucket])]))
+        made: list[Slot] = []
+        for bucket in sorted(parts):
+            name, reads = self._name(bucket, inputs), _reads(parts[bucket])
+            made += self._write(catalog, name, reads, iter([combined(blocks[bucket])]))
+        return inputs, made
 
-    def _store_tiers(self, catalog: Catalog, bucket: Bucket) -> None:
+    def _store_tiers(self, catalog: Catalog, bucket: Bucket) -> tuple[list[Slot], list[Slot]]:
+        inputs = [slot for tier in self.tiers for slot in tier.slots]
         # Every chunk of a merged segment says what all of it has seen.
         internal = self.tiers if bucket.origin is Origin.INTERNAL else ()
         reads = _reads([_whole(catalog, tier.slots[0])[0] for tier in internal])
         sources = [_blocks(catalog, tier.slots, self.head) for tier in self.tiers]
-        self._write(catalog, bucket, reads, merged(sources))
+        made = self._write(catalog, self._name(bucket, inputs), reads, merged(sources))
+        return inputs, made
+
+    def _name(self, bucket: Bucket, inputs: Sequence[Slot]) -> Merged:
+        digest = merge_digest(self.listed, self.head, inputs)
+        return Merged(bucket, self.level, digest, min(slot.seq for slot in inputs))
 
     def _write(
-        self, catalog: Catalog, bucket: Bucket, reads: tuple[ReadSeq, ...], ids: Iterator[Block]
-    ) -> None:
-        name = Merged(
-            bucket,
-            self.level,
-            merge_digest(self.listed, self.head, self.inputs),
-            min(slot.seq for slot in self.inputs),
-        )
+        self, catalog: Catalog, name: Merged, reads: tuple[ReadSeq, ...], ids: Iterator[Block]
+    ) -> list[Slot]:
+        made = []
         for number, piece in enumerate(_pieces(ids)):
             slot = name.slot(self.lane, number)
-            chunks = segment_chunks((_part(bucket, reads, piece, self.head),))
+            chunks = segment_chunks((_part(name.bucket, reads, piece, self.head),))
             catalog.store.put(Blob.SEGMENT, slot, chunks)
-            self.made.append(slot)
+            made.append(slot)
+        return made
 
 
 class _GoneError(Exception):

@@ -1,6 +1,7 @@
 """A lane whose seals are written by hand, with ids in the buckets a test wants.
 
-What it is: `Shelf`, which seals, lists, restores and reads back what a lane's list holds.
+What it is: `Shelf`, which seals, lists and reads back what a lane's list holds, and short words for
+what tests of compaction do with it.
 What it must not know: how segments are merged.
 """
 
@@ -11,10 +12,20 @@ from dataclasses import replace
 
 import xxhash
 
+from dedup import compact
 from dedup.catalog.catalog import Catalog, segment_place
 from dedup.catalog.store import Blob, Store
 from dedup.collect import Keep, collect
-from dedup.formats.segment import Bucket, Origin, Part, raw_ids, segment_chunks, whole_segment
+from dedup.formats.merged import merged_at
+from dedup.formats.segment import (
+    BUCKET_MS,
+    Bucket,
+    Origin,
+    Part,
+    raw_ids,
+    segment_chunks,
+    whole_segment,
+)
 from dedup.model import (
     Ack,
     Attempt,
@@ -31,6 +42,8 @@ from dedup.model import (
 )
 
 LANE = "shop/price/0"
+#: A window whose largest tier spans sixteen buckets.
+WINDOW_MS = 64 * BUCKET_MS
 TOPIC = TopicId(b"t" * 16)
 SENDER = ("shop/in/0", Incarnation(b"s" * 16), TOPIC)
 
@@ -122,3 +135,27 @@ class Shelf:
     def stored(self) -> set[Slot]:
         self.catalog.store.flush()
         return set(self.catalog.store.slots(Blob.SEGMENT, LANE))
+
+
+def shelved(shelf: Shelf, buckets: range, seals: int = 2, ids: int = 3) -> list[str]:
+    """Seal some ids in each bucket, list them, and return their names."""
+    names = []
+    for number in buckets:
+        for seal in range(seals):
+            mine = [f"{number} {seal} {one}" for one in range(ids)]
+            shelf.seal(part(number, mine), lane_time_ms=number * BUCKET_MS)
+            names += mine
+    shelf.collect(1 << 50)
+    return names
+
+
+def merge(shelf: Shelf, window_ms: int = WINDOW_MS) -> list[str]:
+    return compact.compact(shelf.catalog, LANE, window_ms, plain_min=2)
+
+
+def tiers(shelf: Shelf) -> list[Bucket]:
+    return sorted({found[0].bucket for slot in shelf.slots() if (found := merged_at(slot))})
+
+
+def ids(names: list[str]) -> list[bytes]:
+    return sorted(map(record_id, names))
