@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dedup.errors import InvalidUsage
+from delivery.kafka.port import RECONNECT_MS_MAX
 
 __all__ = ["Options", "for_kafka_python", "for_librdkafka"]
 
@@ -165,7 +166,8 @@ def for_librdkafka(options: Options, role: str) -> dict[str, Any]:
     kept = {name: value for name, value in named.items() if not unwanted.search(name)}
     if kept.get("ssl.endpoint.identification.algorithm") == "":
         kept["ssl.endpoint.identification.algorithm"] = "none"  # Java says it with nothing
-    return {"bootstrap.servers": options.bootstrap} | kept
+    ours = {"bootstrap.servers": options.bootstrap, "reconnect.backoff.max.ms": RECONNECT_MS_MAX}
+    return ours | kept
 
 
 def for_kafka_python(options: Options, known: Iterable[str]) -> dict[str, Any]:
@@ -188,7 +190,11 @@ def for_kafka_python(options: Options, known: Iterable[str]) -> dict[str, Any]:
             raise _refused(name, "its value cannot be read; mend it") from None
     known = set(known)
     kept = {keyword: value for keyword, value in keywords.items() if keyword in known}
-    return {"bootstrap_servers": options.bootstrap.split(",")} | kept
+    ours = {
+        "bootstrap_servers": options.bootstrap.split(","),
+        "reconnect_backoff_max_ms": RECONNECT_MS_MAX,
+    }
+    return ours | kept
 
 
 #: Java's key stores, and what their contents are called elsewhere.

@@ -36,6 +36,7 @@ __all__ = [
     "IN_FLIGHT_BYTES_MAX",
     "IN_FLIGHT_RECORDS_MAX",
     "MESSAGE_BYTES_MIN",
+    "RECONNECT_MS_MAX",
     "RESPONSE_BYTES_MAX",
     "Bounds",
     "Client",
@@ -51,6 +52,9 @@ __all__ = [
 
 #: How long a broker may take to answer a question about topics and offsets.
 ANSWER_SECONDS_MAX = 20.0
+#: Longest pause before a client tries a broker again that refused it; by default it grows to ten
+#: seconds and more, which is how long a lane would stand still after the broker is back.
+RECONNECT_MS_MAX = 1_000
 #: How long a record may take to be acknowledged, retries included; then the emission has failed.
 DELIVERY_SECONDS_MAX = 30.0
 #: Records that a consumer holds before anybody asks for them. Beyond it, one response for each

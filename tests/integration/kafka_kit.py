@@ -17,6 +17,10 @@ from delivery.records import Headers
 ARRIVAL_SECONDS_MAX = 30.0
 
 
+#: kafka-python leaves the socket of every refused connection to the garbage collector.
+LEAVES_SOCKETS = "ignore:unclosed <socket:ResourceWarning"
+
+
 class Sent(NamedTuple):
     """One record for a partition."""
 

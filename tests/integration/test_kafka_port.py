@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import gc
 import random
-import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -20,7 +19,7 @@ from dedup.model import Frontier, TopicId
 from delivery.kafka.opening import LIBRARIES, open_client
 from delivery.kafka.port import Client, Topic, TopicSettings
 from delivery.services.kafka import Kafka
-from tests.integration.kafka_kit import ARRIVAL_SECONDS_MAX, Sent, drain, emissions
+from tests.integration.kafka_kit import ARRIVAL_SECONDS_MAX, LEAVES_SOCKETS, Sent, drain, emissions
 
 KIB = 1024
 LARGE = 700 * KIB
@@ -300,6 +299,7 @@ def test_what_does_not_exist_is_refused(client: Client, unique: Callable[[str], 
         client.bounds(missing.name, missing.sources)
 
 
+@pytest.mark.filterwarnings(LEAVES_SOCKETS)
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_an_unreachable_broker_is_unavailable(
     library: str, monkeypatch: pytest.MonkeyPatch
@@ -309,7 +309,4 @@ def test_an_unreachable_broker_is_unavailable(
     monkeypatch.setattr("delivery.kafka.kafka_python.client._ANSWER_MS_MAX", 2000)
     with pytest.raises(Unavailable, match="no broker answers"):
         open_client("127.0.0.1:9", {}, library).describe(["orders"])
-    with warnings.catch_warnings():
-        # kafka-python leaves the sockets of a failed start to the garbage collector.
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
+    gc.collect()

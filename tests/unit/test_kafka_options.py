@@ -11,6 +11,7 @@ from delivery.kafka.confluent.consumer import ConfluentConsumer
 from delivery.kafka.kafka_python import errors
 from delivery.kafka.opening import LIBRARIES, open_client
 from delivery.kafka.options import Options, for_kafka_python, for_librdkafka
+from delivery.kafka.port import RECONNECT_MS_MAX
 
 SECRET = "hunter2-but-longer"  # noqa: S105  this is what must not leak
 NOWHERE = "127.0.0.1:9"
@@ -26,15 +27,15 @@ SASL = {
 
 def test_tls_and_sasl_reach_librdkafka_as_they_are() -> None:
     config = for_librdkafka(Options.of(NOWHERE, SASL), "consumer")
-    assert config == {"bootstrap.servers": NOWHERE} | SASL | {
-        "ssl.endpoint.identification.algorithm": "none"
-    }
+    ours = {"bootstrap.servers": NOWHERE, "reconnect.backoff.max.ms": RECONNECT_MS_MAX}
+    assert config == ours | SASL | {"ssl.endpoint.identification.algorithm": "none"}
 
 
 def test_tls_and_sasl_reach_kafka_python_by_its_own_names() -> None:
     keywords = for_kafka_python(Options.of("a:1,b:2", SASL), KafkaConsumer.DEFAULT_CONFIG)
     assert keywords == {
         "bootstrap_servers": ["a:1", "b:2"],
+        "reconnect_backoff_max_ms": RECONNECT_MS_MAX,
         "security_protocol": "SASL_SSL",
         "sasl_mechanism": "SCRAM-SHA-512",
         "sasl_plain_username": "shop-user",

@@ -9,6 +9,8 @@ Invariants:
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 from uuid import UUID
@@ -34,6 +36,8 @@ from delivery.kafka.port import (
 
 __all__ = ["KafkaPythonClient"]
 
+#: How often a connection is looked for that the library is about to make.
+_RECONNECT_SECONDS = 0.1
 _ANSWER_MS_MAX = int(ANSWER_SECONDS_MAX * 1000)
 
 
@@ -44,6 +48,8 @@ class KafkaPythonClient:
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        #: Set when this client is closed: nobody waits for its connections any more.
+        self._closed = threading.Event()
         keywords = {
             "request_timeout_ms": _ANSWER_MS_MAX,
             "bootstrap_timeout_ms": _ANSWER_MS_MAX,
@@ -130,6 +136,7 @@ class KafkaPythonClient:
 
     def close(self) -> None:
         """Let go of everything."""
+        self._closed.set()
         self._admin.close()
 
     # Inside -----------------------------------------------------------------------------------
@@ -150,10 +157,17 @@ class KafkaPythonClient:
 
     def _told(self, op: str, subject: str, call: Callable[[], Any]) -> Any:
         """Call the library, and translate what it raises."""
-        try:
-            return call()
-        except errors.DRIVER as error:
-            raise self._wrong(op, subject, error) from None
+        deadline = time.monotonic() + ANSWER_SECONDS_MAX
+        while True:
+            try:
+                return call()
+            except k.NodeNotReadyError as error:
+                # It does not wait for a connection that it is about to make; others do.
+                if self._closed.is_set() or time.monotonic() > deadline:
+                    raise self._wrong(op, subject, error) from None
+                self._closed.wait(_RECONNECT_SECONDS)
+            except errors.DRIVER as error:
+                raise self._wrong(op, subject, error) from None
 
     def _wrong(self, op: str, subject: str, error: Exception) -> Exception:
         return errors.of_read(op, subject, error, self._options.redacted(error))

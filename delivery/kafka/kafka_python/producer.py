@@ -5,14 +5,15 @@ What it must not know: what the records are for.
 
 Invariants:
     Every record has a report, and every report is looked at.
-    After a failed emission the producer is thrown away; by then the library has given up all of
-    its records, for each has its time.
+    After a failed emission the producer is thrown away with all it holds: nothing of that
+    emission is sent by it any more, and the next one begins with a new producer.
     What is under way is bounded here, because the library's own buffer is not.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,7 +44,7 @@ _LATE_SECONDS_MAX = 10.0
 _LINGER_MS = 5
 _BATCH_BYTES = 256 * 1024
 #: How long an old producer may take to end its thread.
-_CLOSE_SECONDS_MAX = 1.0
+_CLOSE_SECONDS_MAX = 5.0
 #: Stands for "no value": the library refuses a record with neither key nor value before it asks
 #: its serializer, and Kafka does not.
 _NOTHING = object()
@@ -159,10 +160,14 @@ class KafkaPythonProducer:
         patience = self._keywords["delivery_timeout_ms"] / 1000 + _LATE_SECONDS_MAX
         try:
             producer.flush(patience)
-            # The reports are done; where a batch was split, its parts may take a moment more.
+        except k.KafkaError as error:
+            # Also raised about a batch that was split and whose parts are fine: the reports know.
+            LOG.debug("flush: %s", error)
+        deadline = time.monotonic() + patience
+        try:
             for report in reports:
                 if not report.is_done:
-                    report.get(patience)
+                    report.get(max(0.0, deadline - time.monotonic()))
         except errors.DRIVER as error:
             raise self._wrong(self._options.bootstrap, error) from None
         for report in reports:
@@ -188,11 +193,16 @@ class KafkaPythonProducer:
 
     def _throw_away(self) -> None:
         old, self._producer = self._producer, None
-        if old is not None:
-            try:
-                old.close(_CLOSE_SECONDS_MAX)
-            except k.KafkaTimeoutError:
-                LOG.warning("a producer still holds records after their time; it was abandoned")
+        if old is None:
+            return
+        # The library's own `close` first waits for what it holds, and ends nothing if that fails.
+        sender = old._sender  # noqa: SLF001  there is no other way to give records up
+        sender.force_close()
+        sender.join(_CLOSE_SECONDS_MAX)
+        try:
+            old.close(_CLOSE_SECONDS_MAX)
+        except k.KafkaError as error:
+            LOG.warning("a producer did not end in time and was abandoned (%s)", error)
 
     def _wrong(self, subject: str, error: Exception) -> Exception:
         text = self._options.redacted(error)
