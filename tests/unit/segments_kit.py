@@ -63,10 +63,11 @@ def part(
 class Shelf:
     """One lane on a store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, minted: int = 0) -> None:
         self.catalog = Catalog(store, inline_bytes_max=0)
         row = self.catalog.load(LANE)
-        self.minted = row.head.ref.seq << 16 if row else 0
+        #: Identities are numbered; whoever goes on with a lane that exists begins behind its own.
+        self.minted = max(minted, row.head.ref.seq << 16 if row else 0)
         if row is None:
             ref = HeadRef(Incarnation(self.fresh()), 0, Attempt(self.fresh()))
             head = Head(ref=ref, frontier=Frontier())
