@@ -67,6 +67,8 @@ class Keeper:
         self._background = Background()
         #: The manifest that names our placed files; empty: none does.
         self._mark = ""
+        #: The seq of its tag: every placed run goes up to there at most.
+        self._base = -1
         self.contents = self.new_contents()
 
     # Contents ---------------------------------------------------------------------------------
@@ -88,7 +90,7 @@ class Keeper:
         """Let go of everything."""
         self.contents.close()
         self.contents = self.new_contents(bare=bare)
-        self._mark = ""
+        self._mark, self._base = "", -1
 
     def load(self, fits: Fits) -> bool:
         """Take over what the manifest names, in place of what is held; False if it is no use."""
@@ -101,7 +103,7 @@ class Keeper:
             found = self._open(manifest)
             if found is not None:
                 self.contents.close()
-                self.contents, self._mark = found, manifest.mark
+                self.contents, self._mark, self._base = found, manifest.mark, manifest.tag.seq
                 return True
             # A file is gone: another manifest has replaced this one, or somebody deletes things.
         return False
@@ -184,7 +186,9 @@ class Keeper:
         current = place.read()
         if current is not None and current.mark != self._mark:
             lost = not self._placed() <= current.names
-            use = self._like_ours(current) and fits(current)
+            # SUBTLE: a manifest behind the one that we know has not all ids of our placed runs.
+            # Whoever wrote it could not read ours; what we hold of it stays mapped.
+            use = current.tag.seq >= self._base and self._like_ours(current) and fits(current)
             wanted = use and (lost or current.tag.seq >= self._flushed().seq)
             if not (wanted and self._adopt(current)) and lost:
                 # Our placed files went with a manifest that is no use to us. They stay mapped.
@@ -219,7 +223,7 @@ class Keeper:
         self.fresh("manifest")  # the workshop is there
         assert self._workshop is not None, "a fresh path is in the workshop"
         place.replace(manifest, self._workshop)
-        self._mark = manifest.mark
+        self._mark, self._base = manifest.mark, manifest.tag.seq
         for held in news:
             held.placed = True
 
@@ -274,7 +278,7 @@ class Keeper:
         for group in mine.groups.values():
             if group.filter is not None:
                 group.filter.close()
-        self.contents, self._mark = found, manifest.mark
+        self.contents, self._mark, self._base = found, manifest.mark, manifest.tag.seq
         self.counters.adoptions += 1
         return True
 
@@ -347,7 +351,7 @@ class Keeper:
         for group in self.contents.groups.values():
             inputs = tuple(group.runs)
             if group.filter is not None and group.filter.full:
-                count = sum(held.run.count for held in inputs)
+                count = group.count
                 return count, growing(group, inputs, self._maker(group.bucket, count))
             inputs = due(group, self._limits)
             if inputs:

@@ -29,6 +29,9 @@ from dedup.model import HeadRef
 #: Ids that the filter at the side is made for; with twice as many everything gets a file of its own.
 SIDE_IDS = 1 << 18
 
+#: A larger filter takes time to make, and ids come in meanwhile.
+FULL_SHARE = 0.95
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
@@ -86,8 +89,8 @@ class SharedFilter:
 
     @property
     def full(self) -> bool:
-        """Tell whether more was added than it was made for."""
-        return self.filter.count > self.filter.capacity
+        """Tell whether it is about to hold more than it was made for."""
+        return self.filter.count > FULL_SHARE * self.filter.capacity
 
     @property
     def overrun(self) -> bool:
