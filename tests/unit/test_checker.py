@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 import delivery.checker
+from dedup import compact
 from dedup.catalog.catalog import Catalog
 from dedup.collect import Keep, collect, survey
+from dedup.expiry import WINDOW_MS_DEFAULT
 from dedup.formats.lane import encode_segment_list
 from dedup.model import (
     Frontier,
@@ -30,6 +32,7 @@ from tests.unit.checker.worlds import (
     abandon,
     chained,
     id_from,
+    merge_all,
 )
 
 DAMAGE = [*damage_lanes.DAMAGE, *damage_effects.DAMAGE, *damage_sink.DAMAGE]
@@ -132,7 +135,7 @@ def test_a_lane_that_never_was_is_unfinished(clean):
     assert kinds(clean, lanes=lanes, finished=False) == set()
 
 
-def test_every_step_of_a_collection_leaves_a_proved_catalog(clean):
+def test_every_step_of_a_collection_and_of_a_merge_leaves_a_proved_catalog(clean):
     world = clean.copy()
     catalog = Catalog(world.store)
     for lane in (FIRST, LEFT, RIGHT):
@@ -140,6 +143,16 @@ def test_every_step_of_a_collection_leaves_a_proved_catalog(clean):
             assert step.perform(catalog)
             assert check(world.evidence()) == [], step.what
     assert world.store.tables.entries == {}
+    for lane in (FIRST, LEFT, RIGHT):
+        for step in compact.survey(catalog, lane, WINDOW_MS_DEFAULT, plain_min=1):
+            assert step.perform(catalog)
+            assert check(world.evidence()) == [], step.what
+
+
+def test_a_merged_segment_beside_the_entries_of_its_seals_is_proved(clean):
+    world = clean.copy()
+    merge_all(world, FIRST)
+    assert check(world.evidence()) == []
 
 
 def test_ids_that_were_forgotten_are_no_finding(clean):

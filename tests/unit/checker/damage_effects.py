@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dedup.catalog.store import Blob
-from dedup.formats.segment import Bucket, Origin, Part, raw_ids
+from dedup.formats.segment import Bucket, Origin, Part, encode_segment, raw_ids
 from dedup.ids import named
-from dedup.model import (
-    SegmentList,
-)
+from dedup.model import Incarnation, SegmentList
 from delivery.checker import Kind
 from tests.unit.checker.damage import register
 from tests.unit.checker.worlds import (
@@ -18,6 +16,7 @@ from tests.unit.checker.worlds import (
     World,
     keep_segment,
     list_all,
+    merge_all,
     orphan,
     put_list,
 )
@@ -34,6 +33,23 @@ def segment_gone(world: World) -> None:
 def listed_segment_gone(world: World) -> None:
     list_all(world, FIRST)
     world.store.delete(Blob.SEGMENT, [world.slot(FIRST, 2)])
+
+
+@found(Kind.SEGMENT_GONE, Kind.NOT_DECIDED)
+def listed_segment_with_a_chunk_gone(world: World) -> None:
+    list_all(world, FIRST)
+    chunk = encode_segment(world.parts(FIRST, 2), chunks=2)
+    world.store.put(Blob.SEGMENT, world.slot(FIRST, 2), [chunk])
+
+
+@found(Kind.DECIDED_ELSEWHERE)
+def merged_id_of_another_seal(world: World) -> None:
+    merge_all(world, FIRST, shift=1)
+
+
+@found(Kind.NOT_DECIDED)
+def merged_ids_of_an_abandoned_history(world: World) -> None:
+    merge_all(world, FIRST, incarnation=Incarnation(b"x" * 16))
 
 
 @found(Kind.OUTPUTS_GONE)

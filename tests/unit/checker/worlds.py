@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from connectors.memory import MemoryReader
 from dedup.catalog.catalog import Catalog, blob_ref
 from dedup.catalog.memory import MemoryStore
@@ -27,7 +29,8 @@ from dedup.formats.lane import (
     encode_seal,
     encode_segment_list,
 )
-from dedup.formats.segment import Part, decode_segment, encode_segment
+from dedup.formats.merged import Merged
+from dedup.formats.segment import Part, decode_segment, encode_segment, pack_indexes, raw_ids
 from dedup.index import ExactIndex
 from dedup.model import (
     Attempt,
@@ -281,6 +284,31 @@ def list_all(world: World, lane: str) -> None:
     with_ids = [seq for seq in range(head + 1) if world.seal(lane, seq).segment.chunks]
     slots = tuple(keep_segment(world, lane, seq) for seq in with_ids)
     put_list(world, lane, SegmentList(version=1, upto=head, slots=slots))
+
+
+def merge_all(
+    world: World, lane: str, *, shift: int = 0, incarnation: Incarnation | None = None
+) -> None:
+    """Put the ids of every seal into one merged segment, as compaction leaves them."""
+    head = world.store.tables.lanes[lane].ref
+    came = {
+        one: seq
+        for seq in range(1, head.seq + 1)
+        for part in world.parts(lane, seq)
+        for one in part
+    }
+    seqs = sorted(set(came.values()))
+    of = [seqs.index(min(came[one] + shift, seqs[-1])) for one in sorted(came)]
+    owner = incarnation or head.incarnation
+    merged = Part(
+        world.parts(lane, 1)[0].bucket,
+        raw_ids(list(came)),
+        origins=tuple((owner, seq) for seq in seqs),
+        origin_of=pack_indexes(np.array(of), len(seqs)),
+    )
+    slot = Merged(merged.bucket, 1, b"digest", 1).slot(lane, 0)
+    world.store.put(Blob.SEGMENT, slot, [encode_segment((merged,))])
+    put_list(world, lane, SegmentList(version=1, upto=head.seq, slots=(slot,)))
 
 
 def drop_outputs(world: World, lane: str, last: int) -> None:
