@@ -83,9 +83,24 @@ class ExactIndex:
         if not self._follow(head):
             self._rebuild(head)
 
+    def took(self, ref: HeadRef, parts: Sequence[Part]) -> None:
+        """Take over the ids of a seal that this process stored itself, if it comes next.
+
+        The caller knows that `ref` was won, and won behind the tag.
+        """
+        tag = self.memo.tag
+        if tag is not None and (tag.incarnation, tag.seq + 1) == (ref.incarnation, ref.seq):
+            for part in parts:
+                self._add(part)
+            self.memo.tag = ref
+
     def holds(self, record_id: RecordId) -> bool:
         """Tell whether the id was decided at or before the tag."""
         return any(record_id in held.ids for held in self.memo.buckets.values())
+
+    def decided(self, ids: arrays.Ids, _buckets: npt.NDArray[np.int64]) -> arrays.Mask:
+        """Tell of each id whether it was decided at or before the tag."""
+        return np.array([self.holds(record_id) for record_id in arrays.unpack(ids)], dtype=np.bool_)
 
     def _follow(self, head: Head) -> bool:
         """Add the segments between tag and head; False if the tag is not on the history."""
