@@ -22,7 +22,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from dedup.catalog.catalog import Catalog
-from dedup.catalog.store import Blob
+from dedup.catalog.store import Blob, slot_name
 from dedup.errors import Corrupt, InvalidUsage, Unavailable
 from dedup.formats.envelope import Kind, Reader, Writer, unwrap, wrap
 from dedup.formats.fields import read_slot, write_slot
@@ -36,6 +36,7 @@ from dedup.formats.lane import (
     encode_seal,
     encode_segment_list,
 )
+from dedup.formats.segment import whole_segment
 from dedup.model import (
     Attempt,
     Head,
@@ -194,7 +195,8 @@ def _frames(
     found = [_frame(Frame.LANE, written.uint(row.collected))]
     for blob, slot in wanted:
         chunks = catalog.store.get(blob, slot)
-        if not chunks:
+        whole = whole_segment(chunks, slot_name(slot)) if blob is Blob.SEGMENT else chunks
+        if not whole:
             return None
         out = write_slot(Writer().text(blob.value), slot).uint(len(chunks))
         for chunk in chunks:

@@ -13,14 +13,19 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
+from dedup import arrays
 from dedup.catalog.catalog import Catalog, segment_place
 from dedup.catalog.store import Blob
 from dedup.errors import Corrupt, Unavailable
 from dedup.expiry import forgettable
-from dedup.formats.segment import Bucket, Part, decode_segment
-from dedup.model import Head, HeadRef, Incarnation, ReadSeq, RecordId, Seal, TopicId
+from dedup.formats.segment import Bucket, Part, decode_segment, whole_segment
+from dedup.model import IDENTITY_BYTES, Head, HeadRef, Incarnation, ReadSeq, RecordId, Seal, Slot, TopicId
 
 #: A rebuild reads the segment list and then the entries behind it; a collector may move an entry
 #: into the list in between, and then it is all read again.
@@ -36,13 +41,13 @@ class Ids:
 
     def add(self, part: Part) -> None:
         """Take over the ids of a part."""
-        self.ids.update(part.ids)
+        self.ids.update(part)
         for read in part.seen:
             self.seen[read.key] = max(read.seq, self.seen.get(read.key, -1))
 
     def bounds(self, bucket: Bucket) -> Part:
         """Return what decides whether it may be forgotten: all of a part but its ids."""
-        return Part(bucket, (), tuple(ReadSeq(*key, seq) for key, seq in self.seen.items()))
+        return Part(bucket, b"", tuple(ReadSeq(*key, seq) for key, seq in self.seen.items()))
 
 
 @dataclass(slots=True)
@@ -79,8 +84,8 @@ class ExactIndex:
             Unavailable: the catalog did not answer.
         """
         if self.memo.tag == head.ref:
-            return
-        if not self._follow(head):
+            self._forget(head)
+        elif not self._follow(head):
             self._rebuild(head)
 
     def took(self, ref: HeadRef, parts: Sequence[Part]) -> None:
@@ -100,7 +105,13 @@ class ExactIndex:
 
     def decided(self, ids: arrays.Ids, _buckets: npt.NDArray[np.int64]) -> arrays.Mask:
         """Tell of each id whether it was decided at or before the tag."""
-        return np.array([self.holds(record_id) for record_id in arrays.unpack(ids)], dtype=np.bool_)
+        raw = arrays.to_raw(ids)
+        names = (raw[at : at + IDENTITY_BYTES] for at in range(0, len(raw), IDENTITY_BYTES))
+        return np.array([self.holds(RecordId(name)) for name in names], dtype=np.bool_)
+
+    def digests_of(self, ids: arrays.Ids) -> tuple[arrays.Mask, npt.NDArray[np.uint16]]:
+        """Return that no digest is known: this index keeps ids alone."""
+        return np.zeros(len(ids), dtype=np.bool_), np.zeros(len(ids), dtype=np.uint16)
 
     def _follow(self, head: Head) -> bool:
         """Add the segments between tag and head; False if the tag is not on the history."""
@@ -128,7 +139,7 @@ class ExactIndex:
             # in between is missing from both; a gap shows it. Entries first would be as blind, and
             # one read over both tables is not to be had in every store.
             if upto > head.ref.seq or len(seals) == head.ref.seq - upto:
-                parts = self._listed_parts(listed.slots if listed else ())
+                parts = self._listed_parts(listed.slots if listed else (), head)
                 if parts is not None:
                     for part in parts:
                         self._add(part)
@@ -141,15 +152,15 @@ class ExactIndex:
             "lane; nothing was written: run again",
         )
 
-    def _listed_parts(self, slots: tuple) -> list[Part] | None:  # type: ignore[type-arg]
-        """Return the parts of listed segments, or None if one went away since the list was read."""
+    def _listed_parts(self, slots: Iterable[Slot], head: Head) -> list[Part] | None:
+        """Return what counts of listed segments, or None if one went away since the list was read."""
         parts: list[Part] = []
         for slot in slots:
             chunks = self._catalog.store.get(Blob.SEGMENT, slot)
-            if not chunks:
+            found = whole_segment(chunks, segment_place(self._catalog, slot))
+            if found is None:
                 return None
-            for chunk in chunks:
-                parts += decode_segment(chunk, segment_place(self._catalog, slot))
+            parts += [part.of_history(head) for part in found]
         return parts
 
     def _take(self, head: Head, seals: list[Seal]) -> bool:
@@ -171,10 +182,13 @@ class ExactIndex:
         for part in parts:
             self._add(part)
         self.memo.tag = head.ref
+        self._forget(head)
+        return True
+
+    def _forget(self, head: Head) -> None:
         for bucket, held in list(self.memo.buckets.items()):
             if forgettable(held.bounds(bucket), head, self._window_ms):
                 del self.memo.buckets[bucket]
-        return True
 
     def _listed(self, seq: int) -> bool:
         """Tell whether the ids of a seal are the list's by now, which may have forgotten them.

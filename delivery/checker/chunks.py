@@ -22,7 +22,7 @@ from dedup.catalog.store import Blob, Store
 from dedup.errors import Corrupt
 from dedup.formats.envelope import Kind as Envelope
 from dedup.formats.envelope import Reader, unwrap, wrapped_bytes
-from dedup.formats.segment import Part, decode_segment
+from dedup.formats.segment import Part, decode_segment, whole_segment
 from dedup.model import IDENTITY_BYTES, BlobRef, Incarnation, RecordId, Seal, Slot, TopicId
 from delivery.checker.evidence import Findings, Kind
 from delivery.checker.rows import Book
@@ -101,14 +101,15 @@ def read_listed(store: Store, slots: Iterable[Slot], findings: Findings) -> Iter
     """Yield the ids of listed segments; what cannot be read is said and left out."""
     for slot in slots:
         subject = f"listed segment of seal {slot.seq}"
-        chunks = store.get(Blob.SEGMENT, slot)
-        if not chunks:
+        try:
+            parts = _whole_segment(tuple(store.get(Blob.SEGMENT, slot)), subject)
+        except Corrupt as error:
+            findings.add(Kind.UNREADABLE, slot.lane, subject, str(error))
+            continue
+        if parts is None:
             findings.add(Kind.SEGMENT_GONE, slot.lane, subject, f"attempt {slot.attempt.hex()[:8]}")
-        for chunk in chunks:
-            try:
-                yield from read_segment(chunk, subject)
-            except Corrupt as error:
-                findings.add(Kind.UNREADABLE, slot.lane, subject, str(error))
+        else:
+            yield from parts
 
 
 def read_outputs(store: Store, book: Book, seal: Seal, findings: Findings) -> list[Promise] | None:
@@ -172,6 +173,16 @@ def _remembered(blob: bytes, place: str) -> tuple[_Origin, list[Promise]]:
 @lru_cache(maxsize=REMEMBERED)
 def _small_chunk(blob: bytes, place: str) -> tuple[_Origin, list[Promise]]:
     return _chunk(blob, place)
+
+
+def _whole_segment(chunks: tuple[bytes, ...], place: str) -> list[Part] | None:
+    small = sum(map(len, chunks)) <= REMEMBERED_BYTES
+    return _small_whole(chunks, place) if small else whole_segment(chunks, place)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _small_whole(chunks: tuple[bytes, ...], place: str) -> list[Part] | None:
+    return whole_segment(chunks, place)
 
 
 @lru_cache(maxsize=REMEMBERED)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -38,6 +39,10 @@ class Place(IntEnum):
     SKIPPED = -3
     #: Not sealed yet.
     ABOVE = -4
+
+
+#: Places of records whose seal nobody can name any more.
+_UNPLACED = (Place.OLD, Place.UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +88,7 @@ class Ledger:
             if parts is None:
                 unread.add(seq)
                 continue
-            ids = [record_id for part in parts for record_id in part.ids]
+            ids = [record_id for part in parts for record_id in part]
             for record_id in ids:
                 holders[record_id].append(seq)
             inputs = self._ranges[seq].inputs
@@ -219,7 +224,7 @@ class Ledger:
         inputs = self._ranges[seal.ref.seq].inputs
         for part in parts:
             seen = {read.key: read.seq for read in part.seen}
-            for record_id in part.ids:
+            for record_id in part:
                 one = inputs.get(record_id)
                 if one is not None and not _fits(one, part, seen, seal.lane_time_ms):
                     text = f"seal {seal.ref.seq} keeps it in {part.bucket}"
@@ -241,7 +246,9 @@ class Ledger:
         listed = self._listed()
         held: set[RecordId] = set()
         for part in read_listed(self._world.evidence.store, listed.slots, self._world.findings):
-            for record_id in part.ids:
+            for record_id, seq in self._counting(part):
+                if seq is not None and self._due.get(record_id, seq) not in (seq, *_UNPLACED):
+                    self._say(Kind.DECIDED_ELSEWHERE, record_id, f"listed as of seal {seq}")
                 if record_id in held or any(seq > listed.upto for seq in holders[record_id]):
                     self._say(Kind.DECIDED_TWICE, record_id, "in the segment list, and again")
                 held.add(record_id)
@@ -252,6 +259,17 @@ class Ledger:
             behind = seq == Place.OLD or 0 <= seq <= listed.upto
             if behind and record_id not in held and not self._may_be_forgotten(record_id):
                 self._say(Kind.NOT_DECIDED, record_id, "its entry may go, and no list holds it")
+
+    def _counting(self, part: Part) -> Iterator[tuple[RecordId, int | None]]:
+        """Yield the listed ids that count, of merged ones with the seal they came from."""
+        if not part.origins:
+            yield from ((record_id, None) for record_id in part)
+            return
+        head = self._book.head
+        for record_id, index in zip(part, part.indexes().tolist(), strict=True):
+            incarnation, seq = part.origins[index]
+            if seq <= head.ref.seq and owner(head, seq) == incarnation:
+                yield record_id, seq
 
     def _listed(self) -> SegmentList:
         raw = self._world.evidence.store.read_list(self._book.name)

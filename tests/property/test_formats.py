@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from dedup.model import (
     Frontier,
     Head,
     HeadRef,
+    Incarnation,
     Kept,
     ReadSeq,
     Seal,
@@ -93,10 +95,17 @@ LISTS = st.builds(
 def parts(draw):
     origin = draw(st.sampled_from(segment_formats.Origin))
     internal = origin is segment_formats.Origin.INTERNAL
+    ids = draw(st.sets(IDENTITIES, max_size=5))
+    seqs = sorted(draw(st.sets(NUMBERS, max_size=4)))
+    origins = tuple((Incarnation(draw(IDENTITIES)), seq) for seq in seqs)
+    index = [draw(st.integers(0, len(origins) - 1)) for _ in ids] if origins else []
     return segment_formats.Part(
-        segment_formats.Bucket(origin, draw(NUMBERS)),
-        tuple(sorted(draw(st.sets(IDENTITIES, max_size=5)))),
+        segment_formats.Bucket(origin, draw(NUMBERS), draw(st.integers(1, 2**32))),
+        segment_formats.raw_ids(ids),
         draw(READS) if internal else (),
+        draw(st.just(b"") | st.binary(min_size=2 * len(ids), max_size=2 * len(ids))),
+        origins,
+        segment_formats.pack_indexes(np.array(index, dtype=np.uint32), len(origins)),
     )
 
 

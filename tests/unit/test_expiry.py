@@ -6,11 +6,11 @@ import pytest
 
 from dedup.expiry import WINDOW_MS_DEFAULT, WINDOW_MS_MAX, forgettable
 from dedup.formats.segment import BUCKET_MS, Bucket, Origin, Part
-from dedup.model import Attempt, Frontier, Head, HeadRef, Incarnation, ReadSeq, RecordId, TopicId
+from dedup.model import Attempt, Frontier, Head, HeadRef, Incarnation, ReadSeq, TopicId
 
 OURS, OTHERS = Incarnation(b"i" * 16), Incarnation(b"j" * 16)
 TOPIC, ELSEWHERE = TopicId(b"t" * 16), TopicId(b"u" * 16)
-IDS = (RecordId(b"a" * 16), RecordId(b"b" * 16))
+IDS = b"a" * 16 + b"b" * 16
 WINDOW_MS = 3 * BUCKET_MS
 
 

@@ -33,6 +33,7 @@ from dedup.formats.segment import (
     Part,
     decode_segment,
     encode_segment,
+    raw_ids,
 )
 from dedup.ids import minted, named, positional
 from dedup.model import (
@@ -71,11 +72,11 @@ IDS = {
     "minted": minted(REF.attempt, 0, 5),
 }
 EXTERNAL = Part(
-    Bucket(Origin.EXTERNAL, MS // BUCKET_MS), tuple(sorted((IDS["named"], IDS["positional"])))
+    Bucket(Origin.EXTERNAL, MS // BUCKET_MS), raw_ids((IDS["named"], IDS["positional"]))
 )
 INTERNAL = Part(
     Bucket(Origin.INTERNAL, MS // BUCKET_MS),
-    (IDS["minted"],),
+    IDS["minted"],
     (ReadSeq(LANE, REF.incarnation, WRITTEN, 5),),
 )
 INLINE = encode_segment((EXTERNAL,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dedup.catalog.store import Blob
-from dedup.formats.segment import Bucket, Origin, Part
+from dedup.formats.segment import Bucket, Origin, Part, raw_ids
 from dedup.ids import named
 from dedup.model import (
     SegmentList,
@@ -90,21 +90,21 @@ def row_count_differs(world: World) -> None:
 @found(Kind.NEVER_INPUT)
 def id_that_was_never_input(world: World) -> None:
     (part,) = world.parts(FIRST, 2)
-    ids = tuple(sorted((*part.ids, named(b"nobody's"))))
-    world.put_parts(FIRST, 2, (replace(part, ids=ids),), len(ids))
+    ids = raw_ids((*part, named(b"nobody's")))
+    world.put_parts(FIRST, 2, (replace(part, ids=ids),), part.count + 1)
 
 
 @found(Kind.NOT_DECIDED, Kind.PARENT)
 def input_never_decided(world: World) -> None:
     (part,) = world.parts(FIRST, 2)
-    world.put_parts(FIRST, 2, (replace(part, ids=part.ids[1:]),), len(part.ids) - 1)
+    world.put_parts(FIRST, 2, (part.rows(1, part.count),), part.count - 1)
 
 
 @found(Kind.DECIDED_TWICE)
 def id_decided_twice(world: World) -> None:
     (part,), (before,) = world.parts(FIRST, 2), world.parts(FIRST, 1)
-    ids = tuple(sorted((*part.ids, before.ids[0])))
-    world.put_parts(FIRST, 2, (replace(part, ids=ids),), len(ids))
+    ids = raw_ids((*part, next(iter(before))))
+    world.put_parts(FIRST, 2, (replace(part, ids=ids),), part.count + 1)
 
 
 @found(Kind.DECIDED_TWICE)
@@ -118,24 +118,24 @@ def decided_by_a_later_repeat(world: World) -> None:
     # order-0 is repeated at offset 11, within the range of seal 2.
     (part,), (before,) = world.parts(FIRST, 2), world.parts(FIRST, 1)
     identity = named(b"order-0")
-    without = tuple(i for i in before.ids if i != identity)
-    world.put_parts(FIRST, 1, (replace(before, ids=without),), len(without))
-    ids = tuple(sorted((*part.ids, identity)))
-    world.put_parts(FIRST, 2, (replace(part, ids=ids),), len(ids))
+    without = raw_ids([i for i in before if i != identity])
+    world.put_parts(FIRST, 1, (replace(before, ids=without),), before.count - 1)
+    ids = raw_ids((*part, identity))
+    world.put_parts(FIRST, 2, (replace(part, ids=ids),), part.count + 1)
 
 
 @found(Kind.BUCKET)
 def internal_id_kept_as_external(world: World) -> None:
     (part,) = world.parts(LEFT, 2)
     lane_time = Bucket.at(Origin.EXTERNAL, world.seal(LEFT, 2).lane_time_ms)
-    world.put_parts(LEFT, 2, (Part(lane_time, part.ids),), len(part.ids))
+    world.put_parts(LEFT, 2, (Part(lane_time, part.ids),), part.count)
 
 
 @found(Kind.BUCKET)
 def external_id_in_the_bucket_of_another_time(world: World) -> None:
     (part,) = world.parts(FIRST, 2)
     later = Bucket(Origin.EXTERNAL, part.bucket.number + 1)
-    world.put_parts(FIRST, 2, (replace(part, bucket=later),), len(part.ids))
+    world.put_parts(FIRST, 2, (replace(part, bucket=later),), part.count)
 
 
 @found(Kind.BUCKET)
@@ -143,7 +143,7 @@ def bucket_covers_a_lower_seq_than_it_holds(world: World) -> None:
     (part,) = world.parts(LEFT, 2)
     (seen,) = part.seen
     lower = replace(part, seen=(replace(seen, seq=seen.seq - 1),))
-    world.put_parts(LEFT, 2, (lower,), len(part.ids))
+    world.put_parts(LEFT, 2, (lower,), part.count)
 
 
 @found(Kind.PARENT, Kind.TWO_VERSIONS)
