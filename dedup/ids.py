@@ -33,3 +33,18 @@ def positional(source: Source, offset: int) -> RecordId:
 def minted(attempt: Attempt, edge: int, ordinal: int) -> RecordId:
     """Return the id of an attempt's output; only one attempt at a position is ever sealed."""
     return RecordId(xxhash.xxh3_128_digest(attempt + _TWO.pack(edge, ordinal)))
+
+
+def named_many(names):
+    from dedup.arrays import pack
+    return pack([named(n) for n in names])
+
+
+def positional_many(source, offsets):
+    from dedup.arrays import pack
+    return pack([positional(source, o) for o in offsets.tolist()])
+
+
+def minted_many(attempt, edges, first):
+    from dedup.arrays import pack
+    return pack([minted(attempt, e, o) for o, e in enumerate(edges, first)])

@@ -25,7 +25,17 @@ from dedup.catalog.store import Blob
 from dedup.errors import Corrupt, Unavailable
 from dedup.expiry import forgettable
 from dedup.formats.segment import Bucket, Part, decode_segment, whole_segment
-from dedup.model import IDENTITY_BYTES, Head, HeadRef, Incarnation, ReadSeq, RecordId, Seal, Slot, TopicId
+from dedup.model import (
+    IDENTITY_BYTES,
+    Head,
+    HeadRef,
+    Incarnation,
+    ReadSeq,
+    RecordId,
+    Seal,
+    Slot,
+    TopicId,
+)
 
 #: A rebuild reads the segment list and then the entries behind it; a collector may move an entry
 #: into the list in between, and then it is all read again.

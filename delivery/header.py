@@ -66,3 +66,28 @@ def decode_header(value: bytes) -> Header | None:
         return None
     mark = Mark(name, Incarnation(incarnation), seq, minted_at_ms, kept=bool(flags & _KEPT))
     return Header(RecordId(record_id), mark, (partition, offset))
+
+
+class HeaderColumns:
+    def __init__(self, values):
+        import numpy as np
+        hs = [None if v is None else decode_header(v) for v in values]
+        self.marks = list(dict.fromkeys(h.mark for h in hs if h))
+        at = {mk: i for i, mk in enumerate(self.marks)}
+        self.mark_of = np.array([-1 if h is None else at[h.mark] for h in hs], dtype=np.intp)
+        from dedup.arrays import pack
+        self.ids = pack([bytes(16) if h is None else h.id for h in hs])
+    def first_rows(self):
+        return [int((self.mark_of == i).argmax()) for i in range(len(self.marks))]
+
+
+def decode_headers(values):
+    return HeaderColumns(values)
+
+
+def encode_headers(ids, mark, parents, kept):
+    from dataclasses import replace
+
+    from dedup.arrays import to_raw
+    raw = to_raw(ids)
+    return [encode_header(Header(raw[16*i:16*i+16], replace(mark, kept=bool(kept[i])), (int(parents[0][i]), int(parents[1][i])))) for i in range(len(ids))]

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from dedup.model import Attempt
 from dedup.formats.segment import Part
+from dedup.model import Attempt
 from delivery.batch import Batch, Rows
 from delivery.outputs import Origin
 from delivery.protocol import messages as m
