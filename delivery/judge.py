@@ -124,12 +124,9 @@ class Judge:
         """Judge the records of a batch by their marks, and name those that are left."""
         batch = sheet.batch
         columns = decode_headers([_own(headers) for headers in batch.headers])
-        found = [
-            self._standing(batch, mark, first, reads)
-            for mark, first in zip(columns.marks, columns.first_rows(), strict=True)
-        ]
-        for number, (mark, verdict) in enumerate(zip(columns.marks, found, strict=True)):
-            rows = columns.mark_of == number
+        for number, mark in enumerate(columns.marks):
+            rows = np.flatnonzero(columns.mark_of == number)
+            verdict = self._standing(batch, mark, int(rows[0]), reads)
             if verdict in _DROPS:
                 sheet.verdicts[rows] = _DROPS[verdict]
             elif verdict is not Standing.EXTERNAL:

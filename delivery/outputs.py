@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from dedup.arrays import Ids, pack
+from dedup.arrays import pack
 from dedup.catalog.store import CHUNK_BYTES_MAX
 from dedup.errors import Corrupt
 from dedup.formats.envelope import Kind, Reader, Writer, unwrap, wrap, wrapped_bytes
@@ -89,11 +89,17 @@ def emissions(origin: Origin, rows: Rows, first: int = 0) -> Emissions:
     if all(kept):
         ids = pack([record_id for record_id in rows.kept_ids if record_id is not None])
     else:
-        ids = minted_many(origin.ref.attempt, rows.edges, first)
+        ids = minted_many(origin.ref.attempt, np.array(rows.edges), first)
         if any(kept):
             mask = np.array(kept)
             ids[mask] = pack([record_id for record_id in rows.kept_ids if record_id is not None])
-    ours = _own(origin, rows, ids, np.array(kept, dtype=np.bool_))
+    ours = encode_headers(
+        ids,
+        Mark(origin.lane, origin.ref.incarnation, origin.ref.seq, origin.minted_at_ms),
+        np.array(rows.parent_partitions, dtype=np.int32),
+        np.array(rows.parent_offsets, dtype=np.int64),
+        np.array(kept, dtype=np.bool_),
+    )
     theirs = rows.headers
     if any(theirs):
         # Of a header of our name user code has no say.
@@ -106,14 +112,6 @@ def emissions(origin: Origin, rows: Rows, first: int = 0) -> Emissions:
         [(*headers, (NAME, own)) for headers, own in zip(theirs, ours, strict=True)],
         ids,
     )
-
-
-def _own(origin: Origin, rows: Rows, ids: Ids, kept: npt.NDArray[np.bool_]) -> list[bytes]:
-    """Return the value of our own header for each row."""
-    mark = Mark(origin.lane, origin.ref.incarnation, origin.ref.seq, origin.minted_at_ms)
-    partitions = np.array(rows.parent_partitions, dtype=np.int32)
-    offsets = np.array(rows.parent_offsets, dtype=np.int64)
-    return encode_headers(ids, mark, (partitions, offsets), kept)
 
 
 def content_digest(rows: Rows) -> bytes:

@@ -326,21 +326,12 @@ class LaneRunner:
     def _hand_over_ids(self, head: Head) -> None:
         """Give the index what this process sealed up to `head`, instead of reading it back.
 
-        SUBTLE: whatever is still among our work at or below the head was won by us: what is lost
-        was discarded before. Each was appended to the one before it, so they are one history; the
-        last of them must be the head, or somebody else's seals lie in between.
+        SUBTLE: whatever is still among our work at or below the head was won by us: what was lost
+        is discarded before anything is classified again.
         """
-        ours = [
-            work
-            for _, work in sorted(self.state.work.items())
-            if work.origin is not None
-            and work.origin.ref.incarnation == head.ref.incarnation
-            and work.origin.ref.seq <= head.ref.seq
-        ]
-        if ours and ours[-1].origin is not None and ours[-1].origin.ref == head.ref:
-            for work in ours:
-                if work.origin is not None:
-                    self._judge.took(work.origin.ref, work.parts)
+        for _, work in sorted(self.state.work.items()):
+            if work.origin is not None and work.origin.ref.seq <= head.ref.seq:
+                self._judge.took(work.origin.ref, work.parts)
 
     def _fresh(self) -> bytes:
         identity = self._clock.fresh()

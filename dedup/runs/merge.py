@@ -1,0 +1,175 @@
+"""Merging sorted ids of any number in bounded memory: of runs into a run, of segments into others.
+
+What it is: `merged`, which goes through the id space piece by piece, and `merge_runs` over files.
+What it must not know: where blocks come from, which seals count; `keep` is asked for that.
+
+Invariants:
+    Of an id that occurs in several sources the oldest origin wins, whatever the order of sources.
+    At most MERGE_IDS_MAX ids are in memory, however many there are, as long as sources keep to it.
+    A merge of the same sources writes the same bytes, so a merge that was killed is simply repeated.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from dedup.arrays import Ids, order
+from dedup.errors import InvalidUsage
+from dedup.formats.segment import Bucket
+from dedup.model import Incarnation
+from dedup.runs.run import Run
+from dedup.runs.write import RunWriter
+
+#: Ids in memory at once while runs are merged: 16 MiB of them, and about five times that with what
+#: is said about each and what sorting needs.
+MERGE_IDS_MAX = 1 << 20
+#: Below this a block is not worth its overhead, so many runs at once take more memory instead.
+BLOCK_IDS_MIN = 1 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Sorted ids, each once, with what is said about them."""
+
+    ids: Ids
+    #: Of each id the age of its seal: the lower the older.
+    origin: npt.NDArray[np.int64]
+    digests: npt.NDArray[np.uint16] | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, rows: slice | npt.NDArray[np.generic]) -> Block:
+        """Return some of the rows."""
+        digests = None if self.digests is None else self.digests[rows]
+        return Block(self.ids[rows], self.origin[rows], digests)
+
+
+def merged(sources: Sequence[Iterator[Block]]) -> Iterator[Block]:
+    """Yield the ids of all sources in order, each once, with its oldest origin.
+
+    Each source yields blocks whose ids follow each other. What is yielded has digests only if every
+    block that went into it has.
+    """
+    heads: list[tuple[Block, Iterator[Block]]] = []
+    waiting = list(sources)
+    while True:
+        for source in waiting:
+            block = next((block for block in source if len(block)), None)
+            if block is not None:
+                heads.append((block, source))
+        if not heads:
+            return
+        bound = min((_id_at(block.ids, -1) for block, _ in heads))
+        pieces, rest, waiting = [], [], []
+        for block, source in heads:
+            cut = _upto(block.ids, bound)
+            pieces.append(block.take(slice(0, cut)))
+            if cut < len(block):
+                rest.append((block.take(slice(cut, None)), source))
+            else:
+                waiting.append(source)
+        heads = rest
+        yield _one(pieces)
+
+
+def merge_runs(path: Path, runs: Sequence[Run], keep: Callable[[Incarnation, int], bool]) -> Run:
+    """Write the ids of several runs of a lane as one, and open it.
+
+    Args:
+        path: its name; it may be that of one of the runs, which stays readable.
+        runs: at least one, all of one lane; of buckets of one origin; the new run covers them and whatever lies between.
+        keep: tells whether a seal counts; of one that does not, the ids are dropped.
+
+    Raises:
+        InvalidUsage: buckets of both origins; nothing was written.
+    """
+    assert len({run.key for run in runs}) == 1, "runs of one lane"
+    bucket = _covering([run.bucket for run in runs])
+    found = {origin for run in runs for origin in run.origins if keep(*origin)}
+    origins = sorted(found, key=lambda origin: (origin[1], origin[0]))
+    age = {origin: at for at, origin in enumerate(origins)}
+    filled = [run for run in runs if run.count]
+    digests = all(run.has_digests for run in filled)
+    rows = max(BLOCK_IDS_MIN, MERGE_IDS_MAX // max(1, len(filled)))
+    expected = sum(run.count for run in filled)
+    writer = RunWriter(
+        path,
+        runs[0].key,
+        bucket,
+        expected=expected,
+        origins=origins,
+        digests=digests and bool(filled),
+    )
+    try:
+        for piece in merged([_blocks(run, age, rows, digests=digests) for run in filled]):
+            writer.add(piece.ids, piece.origin, piece.digests)
+        return writer.finish()
+    finally:
+        writer.abandon()
+
+
+def _covering(buckets: Sequence[Bucket]) -> Bucket:
+    if len({bucket.origin for bucket in buckets}) != 1:
+        raise InvalidUsage(
+            "merge runs",
+            f"{len(buckets)} buckets",
+            "ids of publishers and ids of our own are forgotten by different rules; nothing was "
+            "written: merge them apart",
+        )
+    first = min(bucket.number for bucket in buckets)
+    end = max(bucket.number + bucket.span for bucket in buckets)
+    return Bucket(buckets[0].origin, first, end - first)
+
+
+def _blocks(
+    run: Run, age: dict[tuple[Incarnation, int], int], rows: int, *, digests: bool
+) -> Iterator[Block]:
+    ages = np.array([age.get(origin, -1) for origin in run.origins], dtype=np.int64)
+    run.advise(sequential=True)
+    try:
+        for first in range(0, run.count, rows):
+            here = np.arange(first, min(first + rows, run.count), dtype=np.int64)
+            origin = ages[run.origin(here)]
+            values = run.digest(here) if digests else None
+            block = Block(run.ids[here[0] : here[-1] + 1], origin, values)
+            yield block if (origin >= 0).all() else block.take(origin >= 0)
+    finally:
+        run.advise(sequential=False)
+
+
+def _id_at(ids: Ids, row: int) -> tuple[int, int]:
+    return int(ids[row, 0]), int(ids[row, 1])
+
+
+def _upto(ids: Ids, bound: tuple[int, int]) -> int:
+    """Return how many ids are at or below the bound."""
+    high, low = np.uint64(bound[0]), np.uint64(bound[1])
+    first = bisect_left(ids[:, 0], high)
+    end = bisect_right(ids[:, 0], high, lo=first)
+    return bisect_right(ids[:, 1], low, lo=first, hi=end)
+
+
+def _one(pieces: Sequence[Block]) -> Block:
+    """Return blocks as one, of each id only the oldest."""
+    pieces = [piece for piece in pieces if len(piece)]
+    if len(pieces) == 1:
+        return pieces[0]
+    digests = [piece.digests for piece in pieces if piece.digests is not None]
+    ids = np.concatenate([piece.ids for piece in pieces])
+    origin = np.concatenate([piece.origin for piece in pieces])
+    whole = Block(ids, origin, np.concatenate(digests) if len(digests) == len(pieces) else None)
+    place = order(ids)
+    same = (ids[place[1:]] == ids[place[:-1]]).all(axis=1)
+    if not same.any():
+        return whole.take(place)
+    # Equal ids stand next to each other now; put the oldest of each first, and leave the others.
+    place = np.lexsort((origin, ids[:, 1], ids[:, 0]))
+    same = (ids[place[1:]] == ids[place[:-1]]).all(axis=1)
+    return whole.take(place[np.concatenate(([True], ~same))])

@@ -1,0 +1,227 @@
+"""Writing a run: its sections one after another, in pieces that need not be in memory together.
+
+What it is: `RunWriter`, which takes ids in their order, and `write_run` for those who have them all.
+What it must not know: where the ids come from, whether they repeat.
+
+Invariants:
+    The file appears under its name by one rename, complete. What a killed process leaves has
+    another name, and is unlinked from the directory before it holds anything, but for the one file
+    that becomes the run.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from dedup.arrays import Ids
+from dedup.errors import Unavailable
+from dedup.formats.segment import DIGEST_BYTES, Bucket
+from dedup.model import Incarnation
+from dedup.runs.run import (
+    HEADER_BYTES,
+    ROWS_SHORT_MAX,
+    STRETCH,
+    Layout,
+    Run,
+    aligned,
+    index_bytes,
+    lane_key,
+    open_keyed,
+    prefix_bits,
+)
+
+#: Entries of the prefix table that are made at a time.
+PREFIXES_AT_ONCE = 1 << 16
+#: Bytes copied at a time when a section is put behind the one before it.
+COPY_BYTES = 1 << 20
+#: What an unfinished run is called; whoever tidies a directory may delete what ends so.
+UNFINISHED = ".unfinished"
+
+
+class RunWriter:
+    """Writes one run.
+
+    Args:
+        path: its name; an older run of that name is replaced.
+        key: what names the lane in a run.
+        bucket: which of them.
+        expected: at most so many ids will come; the prefix table is sized for them.
+        origins: every seal they may come from, oldest first.
+        digests: whether they will have digests.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        key: bytes,
+        bucket: Bucket,
+        *,
+        expected: int,
+        origins: Sequence[tuple[Incarnation, int]],
+        digests: bool,
+    ) -> None:
+        self._path = path
+        self._key = key
+        self._bucket = bucket
+        self._origins = origins
+        self._count = 0
+        self._bits = prefix_bits(expected)
+        self._prefix_bytes = 4 if expected <= ROWS_SHORT_MAX else 8
+        self._index_bytes = index_bytes(len(origins))
+        self._digest_bytes = DIGEST_BYTES if digests else 0
+        self._next_prefix = 0
+        handle, name = tempfile.mkstemp(suffix=UNFINISHED, dir=path.parent)
+        self._name = Path(name)
+        self._file = os.fdopen(handle, "wb")
+        self._file.write(bytes(HEADER_BYTES))
+        self._hash = xxhash.xxh3_128()
+        # Their length is known only at the end, so they wait apart.
+        self._open = ExitStack()
+        self._sides = [self._side() for _ in range(3)]
+
+    def add(
+        self, ids: Ids, origin_of: npt.NDArray[np.integer], digests: npt.NDArray[np.uint16] | None
+    ) -> None:
+        """Take the next ids; all of them come after those taken before."""
+        prefixes, indexes, values = self._sides
+        self._put(self._file, np.ascontiguousarray(ids, dtype="<u8"))
+        if len(ids):
+            high = ids[:, 0] >> np.uint64(64 - self._bits) if self._bits else np.zeros(1, np.uint64)
+            self._fill(prefixes, high, int(high[-1]) + 1)
+        if self._index_bytes:
+            indexes.write(origin_of.astype(f"<u{self._index_bytes}").data)
+        if self._digest_bytes:
+            assert digests is not None, "every id has a digest"
+            values.write(np.ascontiguousarray(digests, dtype="<u2").data)
+        self._count += len(ids)
+
+    def finish(self) -> Run:
+        """Put the sections together and let the run appear.
+
+        Raises:
+            Unavailable: somebody deleted it while it was being opened.
+        """
+        prefixes = self._sides[0]
+        self._fill(prefixes, np.empty(0, np.uint64), (1 << self._bits) + 1)
+        for side in self._sides:
+            self._append(side)
+        self._put(self._file, np.array([seq for _, seq in self._origins], dtype="<u8"))
+        stretches = _stretches(self._origins)
+        self._put(self._file, stretches)
+        layout = Layout(
+            lane=self._key,
+            bucket=self._bucket,
+            count=self._count,
+            prefix_bits=self._bits,
+            prefix_bytes=self._prefix_bytes,
+            index_bytes=self._index_bytes,
+            digest_bytes=self._digest_bytes,
+            origins=len(self._origins),
+            stretches=len(stretches),
+            checksum=self._hash.digest(),
+        )
+        self._file.seek(0)
+        self._file.write(layout.encode())
+        self._file.close()
+        self._name.replace(self._path)
+        run = open_keyed(self._path, self._key)
+        if run is None:
+            raise Unavailable(
+                "write a run",
+                str(self._path),
+                "it was deleted or replaced while it was written; ids are in the catalog all the "
+                "same: run again",
+            )
+        return run
+
+    def abandon(self) -> None:
+        """Leave nothing behind."""
+        self._open.close()
+        self._file.close()
+        self._name.unlink(missing_ok=True)
+
+    def _side(self) -> IO[bytes]:
+        return self._open.enter_context(tempfile.TemporaryFile(dir=self._path.parent))
+
+    def _fill(self, prefixes: IO[bytes], high: npt.NDArray[np.uint64], upto: int) -> None:
+        """Write the prefix table up to an entry: the first row whose prefix is not below it."""
+        for at in range(self._next_prefix, upto, PREFIXES_AT_ONCE):
+            wanted = np.arange(at, min(at + PREFIXES_AT_ONCE, upto), dtype=np.uint64)
+            rows = np.searchsorted(high, wanted) + self._count
+            prefixes.write(rows.astype(f"<u{self._prefix_bytes}").data)
+        self._next_prefix = max(self._next_prefix, upto)
+
+    def _append(self, side: IO[bytes]) -> None:
+        side.seek(0)
+        size = 0
+        while block := side.read(COPY_BYTES):
+            self._file.write(block)
+            self._hash.update(block)
+            size += len(block)
+        self._pad(size)
+        side.close()
+
+    def _put(self, file: IO[bytes], array: npt.NDArray[np.generic]) -> None:
+        data = array.tobytes()
+        file.write(data)
+        self._hash.update(data)
+        self._pad(len(data))
+
+    def _pad(self, size: int) -> None:
+        padding = bytes(aligned(size) - size)
+        self._file.write(padding)
+        self._hash.update(padding)
+
+
+def write_run(
+    path: Path,
+    lane: str,
+    bucket: Bucket,
+    ids: Ids,
+    *,
+    origins: Sequence[tuple[Incarnation, int]],
+    origin_of: npt.NDArray[np.integer],
+    digests: npt.NDArray[np.uint16] | None = None,
+) -> Run:
+    """Write ids, sorted and each once, as a run and open it.
+
+    Args:
+        path: its name; an older run of that name is replaced.
+        lane: whose ids.
+        bucket: which of them.
+        ids: sorted, each once.
+        origins: the seals they came from, oldest first.
+        origin_of: for each id an index into `origins`.
+        digests: for each id the low 16 bits of its payload's XXH3-64, or None for no digests.
+    """
+    writer = RunWriter(
+        path,
+        lane_key(lane),
+        bucket,
+        expected=len(ids),
+        origins=origins,
+        digests=digests is not None,
+    )
+    try:
+        writer.add(ids, origin_of, digests)
+        return writer.finish()
+    finally:
+        writer.abandon()
+
+
+def _stretches(origins: Sequence[tuple[Incarnation, int]]) -> npt.NDArray[np.void]:
+    firsts = [
+        (incarnation, at)
+        for at, (incarnation, _) in enumerate(origins)
+        if not at or origins[at - 1][0] != incarnation
+    ]
+    return np.array(firsts, dtype=STRETCH)

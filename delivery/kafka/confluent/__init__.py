@@ -1,0 +1,1 @@
+"""The Kafka port over confluent-kafka (librdkafka), where speed counts."""

@@ -1,0 +1,1 @@
+"""The Kafka port over kafka-python, wherever a client without compiled code serves."""
