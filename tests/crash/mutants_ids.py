@@ -49,7 +49,7 @@ IDS = (
     ),
     one(
         "own ids taken over out of turn",
-        "zombie",
+        "shared",
         INDEX + "took",
         "(tag.incarnation, tag.seq + 1) == (ref.incarnation, ref.seq)",
         "tag.seq < ref.seq",

@@ -15,6 +15,7 @@ from dedup.catalog.catalog import Catalog, blob_ref
 from dedup.catalog.memory import MemoryStore
 from dedup.catalog.store import CHUNK_BYTES_MAX
 from dedup.formats.envelope import ENVELOPE_BYTES, Kind, Reader, Writer, unwrap, wrapped_bytes
+from dedup.formats.dropped import Run, Verdict, decode_dropped, encode_dropped
 from dedup.formats.lane import (
     decode_ack,
     decode_head,
@@ -108,6 +109,11 @@ AT_0 = HeadRef(REF.incarnation, 0, REF.attempt)
 SEAL_AT_0 = Seal(ref=AT_0, start=SEAL.start, end=SEAL.start, minted_at_ms=0, lane_time_ms=0)
 HEAD_AT_0 = Head(ref=AT_0, frontier=SEAL.start)
 LISTED = SegmentList(version=2, upto=4, slots=(Slot(LANE, REF.incarnation, 4, REF.attempt),))
+DROPPED = [
+    Run(Source(ORDERS, 3), 101, 2, Verdict.DUPLICATE),
+    Run(Source(ORDERS, 3), 107, 1, Verdict.REMNANT),
+    Run(Source(ORDERS, 4), 7, 300, Verdict.ABANDONED),
+]
 HEADER = Header(IDS["minted"], Mark(LANE, REF.incarnation, 5, MS), (3, 107))
 
 
@@ -137,6 +143,7 @@ WRITTEN_BY_CODE = {
     "acknowledgement": encode_ack(ACK),
     "segment list": encode_segment_list(LISTED),
     "segment": encode_segment((INTERNAL, EXTERNAL)),
+    "dropped": encode_dropped(DROPPED),
 }
 
 
@@ -147,6 +154,7 @@ def test_the_code_writes_the_example(name):
 
 def test_the_code_reads_the_examples():
     assert decode_header(example("header")) == HEADER
+    assert decode_dropped(example("dropped"), "doc") == DROPPED
     assert decode_ack(example("empty acknowledgement"), "doc") == Ack(REF.incarnation, 0)
     assert decode_seal(example("seal"), "doc") == SEAL
     assert decode_head(example("head"), "doc") == HEAD
