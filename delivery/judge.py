@@ -182,11 +182,23 @@ class Judge:
         before = [held.ids for held in pending]
         listed = np.concatenate([*before, ids])
         repeated = ~firsts(listed)[len(listed) - len(ids) :]
+        digests = np.zeros(0, dtype=np.uint16)
         if self._payloads:
             digests = np.concatenate([payload_digests(sheet.batch, sheet.rows) for sheet in sheets])
-            self._compare(sheets, verdicts, (ids, buckets, digests), decided, repeated, pending)
-        else:
-            digests = np.zeros(0, dtype=np.uint16)
+            differ = np.zeros(len(ids), dtype=np.bool_)
+            external = buckets == EXTERNAL
+            asked = np.flatnonzero(decided & external)
+            if len(asked):
+                known, stored = self._index.digests_of(ids[asked])
+                differ[asked] = known & (stored != digests[asked])
+            if (repeated & external).any():
+                every = np.concatenate([*(held.digests for held in pending), digests])
+                first = _first_places(listed)[len(listed) - len(ids) :]
+                differ |= repeated & ~decided & external & (every[first] != digests)
+            for row in np.flatnonzero(differ).tolist():
+                verdicts.conflict += 1
+                if len(verdicts.conflicts) < CONFLICTS_SHOWN:
+                    verdicts.conflicts.append(_conflict(sheets, row, ids))
         place = 0
         for sheet in sheets:
             part = slice(place, place + len(sheet.rows))
@@ -195,33 +207,6 @@ class Judge:
             sheet.digests = digests[part][~drop] if self._payloads else digests
             sheet.rows = sheet.rows[~drop]
             place = part.stop
-
-    def _compare(
-        self,
-        sheets: Sequence[_Sheet],
-        verdicts: Verdicts,
-        candidates: tuple[Ids, npt.NDArray[np.int64], npt.NDArray[np.uint16]],
-        decided: Mask,
-        repeated: Mask,
-        pending: Sequence[Verdicts],
-    ) -> None:
-        """Count the repeats whose payload is not that of the record they repeat."""
-        ids, buckets, digests = candidates
-        external = buckets == EXTERNAL
-        differ = np.zeros(len(ids), dtype=np.bool_)
-        asked = np.flatnonzero(decided & external)
-        if len(asked):
-            known, stored = self._index.digests_of(ids[asked])
-            differ[asked] = known & (stored != digests[asked])
-        if (repeated & external).any():
-            listed = np.concatenate([*(held.ids for held in pending), ids])
-            every = np.concatenate([*(held.digests for held in pending), digests])
-            first = _first_places(listed)[len(listed) - len(ids) :]
-            differ |= repeated & ~decided & external & (every[first] != digests)
-        for row in np.flatnonzero(differ).tolist():
-            verdicts.conflict += 1
-            if len(verdicts.conflicts) < CONFLICTS_SHOWN:
-                verdicts.conflicts.append(_conflict(sheets, row, ids))
 
     # Senders ----------------------------------------------------------------------------------
 
@@ -243,7 +228,17 @@ class Judge:
 class _Sheet:
     """What is being found out about the records of one batch."""
 
-    __slots__ = ("batch", "buckets", "digests", "ids", "mark_of", "marks", "named", "rows", "verdicts")
+    __slots__ = (
+        "batch",
+        "buckets",
+        "digests",
+        "ids",
+        "mark_of",
+        "marks",
+        "named",
+        "rows",
+        "verdicts",
+    )
 
     def __init__(self, batch: Batch) -> None:
         count = len(batch)

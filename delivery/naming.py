@@ -6,6 +6,7 @@ What it must not know: hashes, verdicts, lanes.
 
 Invariants:
     A record that names itself nowhere is named by its place; a name is never made up.
+    A way with a method `column` names a whole batch at once, and cannot fail.
     Whatever cannot be taken out stops the stage and names the record: nothing of it is sealed.
 """
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,14 +28,6 @@ from delivery.records import Record
 IdFrom = Callable[[Record], bytes | None]
 
 _Rows = npt.NDArray[np.intp]
-
-
-@runtime_checkable
-class Column(Protocol):
-    """A way of naming that takes a whole column at once, and cannot fail."""
-
-    def column(self, batch: Batch, rows: _Rows) -> list[bytes | None]:
-        """Return the name of each of these rows."""
 
 
 def id_from(text: str | IdFrom | None) -> IdFrom:
@@ -71,23 +64,29 @@ def names_of(way: IdFrom, batch: Batch, rows: _Rows) -> Sequence[bytes | None]:
     Raises:
         InvalidUsage: it cannot be taken out of one of them; the message names its offset.
     """
-    if isinstance(way, Column):
-        return way.column(batch, rows)
-    names: list[bytes | None] = []
-    for record in batch.records(rows):
-        try:
-            name = way(record)
-            if name is not None and not isinstance(name, bytes):
-                raise TypeError(f"a name is bytes or None, not {type(name).__name__}")
-        except Exception as error:
-            raise InvalidUsage(
-                "take the id out of a record",
-                f"offset {record.offset} of partition {record.source.partition}",
-                f"id_from failed ({type(error).__name__}: {error}); nothing was sealed: let it "
-                "return None for a record that nothing but its place names",
-            ) from error
-        names.append(name)
-    return names
+    column = getattr(way, "column", None)
+    if column is not None:
+        names: Sequence[bytes | None] = column(batch, rows)
+        return names
+    return [_name(way, record) for record in batch.records(rows)]
+
+
+def _name(way: IdFrom, record: Record) -> bytes | None:
+    try:
+        return _checked(way(record))
+    except Exception as error:
+        raise InvalidUsage(
+            "take the id out of a record",
+            f"offset {record.offset} of partition {record.source.partition}",
+            f"id_from failed ({type(error).__name__}: {error}); nothing was sealed: let it "
+            "return None for a record that nothing but its place names",
+        ) from error
+
+
+def _checked(name: Any) -> bytes | None:
+    if name is None or isinstance(name, bytes):
+        return name
+    raise TypeError(f"a name is bytes or None, not {type(name).__name__}")
 
 
 class _Place:
@@ -155,6 +154,7 @@ class Foreign:
     """The id in the header of a sender that another catalog knows, taken as a foreign one."""
 
     def __call__(self, record: Record) -> bytes | None:
+        """Return the id that the record's header says, whoever sent it."""
         header = decode_header(record.header(NAME) or b"")
         return None if header is None else header.id
 

@@ -83,15 +83,17 @@ class Output(_Output):
     ) -> Self:
         """Refuse what no broker would take, before anything is stored."""
         # Most outputs are small values with bytes for a key: those need no closer look.
-        if headers or type(value) is not bytes or len(value) > _PLAIN_BYTES_MAX:
-            _check(value, key, headers)
-        elif key is not None and (type(key) is not bytes or len(key) > _PLAIN_BYTES_MAX):
+        if headers or not (_plain(value) and (key is None or _plain(key))):
             _check(value, key, headers)
         return super().__new__(cls, value, key, headers, edge)
 
     def to(self, edge: int) -> Output:
         """Return the same record for another output of the stage."""
         return self._replace(edge=edge)
+
+
+def _plain(part: object) -> bool:
+    return type(part) is bytes and len(part) <= _PLAIN_BYTES_MAX
 
 
 def _check(value: object, key: object, headers: Headers) -> None:

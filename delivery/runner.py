@@ -383,9 +383,7 @@ def _outcome(call: Callable[[], bool]) -> m.Outcome:
 
 def _within(batches: Sequence[Batch], start: Frontier, end: Frontier) -> list[Batch]:
     """Return the rows of a range."""
-    cut = (
-        batch.cut(start.at(batch.source) or 0, end.at(batch.source) or 0) for batch in batches
-    )
+    cut = (batch.cut(start.at(batch.source) or 0, end.at(batch.source) or 0) for batch in batches)
     return [batch for batch in cut if len(batch)]
 
 

@@ -56,9 +56,7 @@ def runs_of(
     apart = (np.diff(offsets) != 1) | (verdicts[1:] != verdicts[:-1])
     starts = np.concatenate(([0], np.flatnonzero(apart) + 1))
     counts = np.diff(np.concatenate((starts, [len(offsets)])))
-    columns = zip(
-        offsets[starts].tolist(), counts.tolist(), verdicts[starts].tolist(), strict=True
-    )
+    columns = zip(offsets[starts].tolist(), counts.tolist(), verdicts[starts].tolist(), strict=True)
     for offset, count, verdict in columns:
         yield Run(source, offset, count, Verdict(verdict))
 
@@ -88,18 +86,18 @@ def decode_dropped(blob: bytes, place: str) -> list[Run]:
     _, body = unwrap(blob, Kind.DROPPED, version_max=VERSION, place=place)
     reader = Reader(body, place)
     runs: list[Run] = []
-    source, behind = None, 0
+    source, behind = Source(TopicId(bytes(IDENTITY_BYTES)), 0), 0
     try:
-        for _ in range(reader.uint()):
+        for number in range(reader.uint()):
             if reader.uint():
                 source = Source(TopicId(reader.raw(IDENTITY_BYTES)), reader.uint())
                 behind = 0
-            if source is None:
-                raise ValueError("the first run names no partition")
+            else:
+                assert number, "the first run names its partition"
             offset = behind + reader.uint()
             runs.append(Run(source, offset, reader.uint(), Verdict(reader.uint())))
             behind = offset + runs[-1].count
-    except ValueError as error:
+    except (AssertionError, ValueError) as error:
         raise Corrupt(
             "read dropped offsets", place, f"they contradict themselves ({error}); keep a copy"
         ) from error

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from connectors.memory import MemoryReader
@@ -36,7 +34,12 @@ def broker() -> MemoryBroker:
 
 
 THREE = Emissions(
-    [0] * 3, [0] * 3, [None] * 3, [b"0", b"1", b"2"], [()] * 3, pack([b"%016d" % n for n in range(3)])
+    [0] * 3,
+    [0] * 3,
+    [None] * 3,
+    [b"0", b"1", b"2"],
+    [()] * 3,
+    pack([b"%016d" % n for n in range(3)]),
 )
 
 

@@ -14,8 +14,8 @@ from dedup.backup import Frame, back_up
 from dedup.catalog.catalog import Catalog, blob_ref
 from dedup.catalog.memory import MemoryStore
 from dedup.catalog.store import CHUNK_BYTES_MAX
-from dedup.formats.envelope import ENVELOPE_BYTES, Kind, Reader, Writer, unwrap, wrapped_bytes
 from dedup.formats.dropped import Run, Verdict, decode_dropped, encode_dropped
+from dedup.formats.envelope import ENVELOPE_BYTES, Kind, Reader, Writer, unwrap, wrapped_bytes
 from dedup.formats.lane import (
     decode_ack,
     decode_head,

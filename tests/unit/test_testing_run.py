@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from dataclasses import replace
 from uuid import uuid4
 
 import pytest

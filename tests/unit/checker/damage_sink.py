@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from dedup.formats.lane import (
     decode_ack,
 )
