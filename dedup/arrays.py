@@ -14,7 +14,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -52,11 +52,13 @@ def pack(ids: Sequence[bytes]) -> Ids:
 
 def order(ids: Ids) -> Places:
     """Return the order that sorts ids; equal ids stay in the order given."""
-    high = np.ascontiguousarray(ids[:, 0])
-    # The unstable sort of one column is several times faster than anything stable, and random ids
-    # almost never tie in it.
-    found = np.argsort(high)
-    tied = _same_as_next(high[found])
+    # Two passes over 16 bits each, by counting: four times faster than comparing 64 bits, and
+    # random ids almost never agree in the first 32.
+    prefix = (ids[:, 0] >> np.uint64(32)).astype(np.uint32)
+    found = np.argsort(prefix.astype(np.uint16), kind="stable")
+    upper = (prefix >> np.uint32(16)).astype(np.uint16)
+    found = found.take(np.argsort(upper.take(found), kind="stable"))
+    tied = _same_as_next(prefix.take(found))
     if tied.any():
         places = _touched(tied)
         rows = found[places]
@@ -66,39 +68,39 @@ def order(ids: Ids) -> Places:
 
 def firsts(ids: Ids) -> Mask:
     """Tell of each id whether it is the first of its kind in the order given."""
-    mask = np.ones(len(ids), dtype=np.bool_)
     found = order(ids)
-    high = ids[found, 0]
-    # Most batches hold no two ids with the same high half; then the low halves need no look.
-    places = np.flatnonzero(_same_as_next(high))
-    low = ids[:, 1]
-    again = places[low[found[places]] == low[found[places + 1]]] + 1
-    mask[found[again]] = False
+    mask = np.ones(len(ids), dtype=np.bool_)
+    mask[found[1:][_repeats(ids.take(found, axis=0))]] = False
     return mask
 
 
 def sorted_unique(ids: Ids) -> Ids:
     """Return the ids in their order, each once."""
-    found = ids[order(ids)]
-    again = _same_as_next(found[:, 0]) & _same_as_next(found[:, 1])
+    found = ids.take(order(ids), axis=0)
+    again = _repeats(found)
     if not again.any():
         return found
-    return found[np.concatenate(([True], ~again))]
+    return found.compress(np.concatenate(([True], ~again)), axis=0)
 
 
 def contains(known: Ids, ids: Ids) -> Mask:
     """Tell of each id whether it is among `known`, which is sorted."""
     if len(known) == 0:
         return np.zeros(len(ids), dtype=np.bool_)
+    # Neighbours among the ids asked for end beside each other, and the processor guesses right.
+    turns = order(ids)
+    asked = ids.take(turns, axis=0)
     high, low = np.ascontiguousarray(known[:, 0]), known[:, 1]
-    place = np.searchsorted(high, ids[:, 0])
+    place = np.searchsorted(high, asked[:, 0])
     place[place == len(known)] = 0  # behind the last: any row will do, its high half differs
-    near = high[place] == ids[:, 0]
-    hit: Mask = near & (low[place] == ids[:, 1])
+    near = high.take(place) == asked[:, 0]
+    hit = near & (low.take(place) == asked[:, 1])
     tied = np.flatnonzero(near & ~hit)
     if len(tied):
-        hit[tied] = _among_tied(high, low, ids[tied], place[tied])
-    return hit
+        hit[tied] = _among_tied(high, low, asked[tied], place[tied])
+    mask = np.empty(len(ids), dtype=np.bool_)
+    mask[turns] = hit
+    return mask
 
 
 def _among_tied(
@@ -116,7 +118,13 @@ def _among_tied(
     return found
 
 
-def _same_as_next(column: npt.NDArray[np.uint64]) -> Mask:
+def _repeats(ordered: Ids) -> Mask:
+    """Tell of each id but the first whether it is the one before it."""
+    repeats: Mask = _same_as_next(ordered[:, 0]) & _same_as_next(ordered[:, 1])
+    return repeats
+
+
+def _same_as_next(column: npt.NDArray[np.unsignedinteger[Any]]) -> Mask:
     same: Mask = column[1:] == column[:-1]
     return same
 

@@ -16,12 +16,13 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dedup.catalog.catalog import Catalog, dead_slots, segment_place
 from dedup.catalog.store import Blob
 from dedup.expiry import WINDOW_MS_DEFAULT, forgettable
-from dedup.formats.segment import decode_segment
+from dedup.formats.merged import Merged, merged_at
+from dedup.formats.segment import Origin, Part, whole_segment
 from dedup.model import Head, Incarnation, LaneRow, Seal, SegmentList, Slot
 
 
@@ -147,20 +148,21 @@ def _expired(
     """Take segments whose every id may be forgotten off the list; delete them and leftovers.
 
     SUBTLE: a segment that is stored at a listed position and not in the list is what a collector
-    left that was killed here, or the late chunk of a loser whose winner's entry is gone. It can
-    also be on its way INTO the list, put there by whoever merges segments. The list moves on by a
-    version even if nothing leaves it, so whoever read an older one cannot name it any more.
+    or a compactor left that was killed, or the late chunk of a loser whose winner's entry is gone.
+    It can also be on its way INTO the list, put there by whoever merges segments. The list moves on
+    by a version even if nothing leaves it, so whoever read an older one cannot name it any more;
+    and who reads the new one and makes the same merge again gives it another name, because the
+    version is part of that. Otherwise our delete, still to come, would take what the list names.
     """
-    gone = []
-    for slot in old.slots:
-        chunks = catalog.store.get(Blob.SEGMENT, slot)
-        place = segment_place(catalog, slot)
-        parts = [part for chunk in chunks for part in decode_segment(chunk, place)]
-        if parts and all(forgettable(part, row.head, window_ms) for part in parts):
-            gone.append(slot)
+    may_go = _Expiry(catalog, row.head, window_ms)
+    gone = [slot for slot in old.slots if may_go(slot)]
     stored = list(catalog.store.slots(Blob.SEGMENT, lane, last=old.upto))
     known = {*old.slots, *dead_slots(stored, row, seals)}  # the dead have a step of their own
-    left = [slot for slot in stored if slot not in known and _ours(slot, row.head)]
+    left = [
+        slot
+        for slot in stored
+        if slot not in known and (_ours(slot, row.head) or merged_at(slot) is not None)
+    ]
     if not gone and not left:
         return
     rest = tuple(slot for slot in old.slots if slot not in gone)
@@ -168,6 +170,39 @@ def _expired(
     what = f"forget the ids of {len(gone)} seals that no record can repeat any more"
     yield _replace_list(what if gone else "close the list to leftovers", lane, old, new)
     yield _delete(Blob.SEGMENT, [*gone, *left])
+
+
+@dataclass(slots=True)
+class _Expiry:
+    """Tells of listed segments whether every id in them may be forgotten.
+
+    Of a merged one its name is enough, or one of its pieces: each says what all of it has seen.
+    """
+
+    catalog: Catalog
+    head: Head
+    window_ms: int
+    known: dict[Merged, bool] = field(default_factory=dict)
+
+    def __call__(self, slot: Slot) -> bool:
+        found = merged_at(slot)
+        if found is None:
+            return self._read(slot)
+        name, _ = found
+        if name not in self.known:
+            self.known[name] = (
+                forgettable(Part(name.bucket, b""), self.head, self.window_ms)
+                if name.bucket.origin is Origin.EXTERNAL
+                else self._read(slot)
+            )
+        return self.known[name]
+
+    def _read(self, slot: Slot) -> bool:
+        chunks = self.catalog.store.get(Blob.SEGMENT, slot)
+        parts = whole_segment(chunks, segment_place(self.catalog, slot))
+        return bool(parts) and all(
+            forgettable(part, self.head, self.window_ms) for part in parts or ()
+        )
 
 
 def _replace_list(what: str, lane: str, old: SegmentList | None, new: SegmentList) -> Step:

@@ -135,7 +135,9 @@ class HeldFilter:
         """Let go of the memory. A file keeps its bits, and the count of its last tag."""
         self._bits = None
         if self._page is not None:
-            self._page.mapping.close()
+            # An error on its way up may still hold the bits; then the mapping goes with it.
+            with suppress(BufferError):
+                self._page.mapping.close()
 
     def _open(self) -> Bits:
         assert self._bits is not None, "the filter is open"

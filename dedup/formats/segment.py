@@ -38,6 +38,8 @@ DIGEST_BYTES = 2
 ORIGINS_SHORT_MAX = 1 << 16
 #: Below this, Python's own sort is quicker than calling numpy.
 _FEW_IDS = 64
+#: Numbers that are spread no further are told apart by marks, else by sorting.
+_DENSE_SPREAD_MAX = 1 << 18
 #: How wide the distances between the seqs of origins may be stored.
 _WIDTHS = (1, 2, 4, 8)
 
@@ -134,7 +136,7 @@ class Part:
         cut = replace(self, ids=ids, digests=digests, origins=(), origin_of=b"")
         if not self.origins:
             return cut
-        used, index = np.unique(self.indexes()[first:end], return_inverse=True)
+        used, index = dense(self.indexes()[first:end])
         origins = tuple(self.origins[at] for at in used.tolist())
         return replace(cut, origins=origins, origin_of=pack_indexes(index, len(origins)))
 
@@ -161,6 +163,20 @@ class Part:
 def raw_ids(ids: Sequence[bytes]) -> bytes:
     """Return ids in any order as a part keeps them."""
     return b"".join(sorted(ids))
+
+
+def dense(
+    numbers: npt.NDArray[np.integer],
+) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.integer]]:
+    """Return the different numbers in order, and of each number which of them it is."""
+    if not numbers.size or int(numbers.max()) - int(numbers.min()) > _DENSE_SPREAD_MAX:
+        return np.unique(numbers, return_inverse=True)
+    # Seqs lie close together, and marking them is several times quicker than sorting them.
+    first = numbers.min()
+    places = (numbers - first).astype(np.intp)
+    marks = np.zeros(int(places.max()) + 1, dtype=np.bool_)
+    marks[places] = True
+    return np.flatnonzero(marks) + first, (np.cumsum(marks) - 1)[places]
 
 
 def pack_indexes(index: npt.NDArray[np.integer], origins: int) -> bytes:

@@ -45,6 +45,18 @@ class Block:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @staticmethod
+    def joined(blocks: Sequence[Block]) -> Block:
+        """Return blocks one behind the other; without digests unless all have them."""
+        if len(blocks) == 1:
+            return blocks[0]
+        digests = [block.digests for block in blocks if block.digests is not None]
+        return Block(
+            np.concatenate([block.ids for block in blocks]),
+            np.concatenate([block.origin for block in blocks]),
+            np.concatenate(digests) if len(digests) == len(blocks) else None,
+        )
+
     def take(self, rows: slice | npt.NDArray[np.generic]) -> Block:
         """Return some of the rows."""
         digests = None if self.digests is None else self.digests[rows]
@@ -76,7 +88,7 @@ def merged(sources: Sequence[Iterator[Block]]) -> Iterator[Block]:
             else:
                 waiting.append(source)
         heads = rest
-        yield _one(pieces)
+        yield combined(pieces)
 
 
 def merge_runs(path: Path, runs: Sequence[Run], keep: Callable[[Incarnation, int], bool]) -> Run:
@@ -156,20 +168,23 @@ def _upto(ids: Ids, bound: tuple[int, int]) -> int:
     return bisect_right(ids[:, 1], low, lo=first, hi=end)
 
 
-def _one(pieces: Sequence[Block]) -> Block:
-    """Return blocks as one, of each id only the oldest."""
-    pieces = [piece for piece in pieces if len(piece)]
+def combined(pieces: Sequence[Block]) -> Block:
+    """Return blocks in any order as one, sorted, of each id only the oldest."""
+    pieces = [piece for piece in pieces if len(piece)] or list(pieces[:1])
+    whole = Block.joined(pieces)
     if len(pieces) == 1:
-        return pieces[0]
-    digests = [piece.digests for piece in pieces if piece.digests is not None]
-    ids = np.concatenate([piece.ids for piece in pieces])
-    origin = np.concatenate([piece.origin for piece in pieces])
-    whole = Block(ids, origin, np.concatenate(digests) if len(digests) == len(pieces) else None)
-    place = order(ids)
-    same = (ids[place[1:]] == ids[place[:-1]]).all(axis=1)
-    if not same.any():
-        return whole.take(place)
-    # Equal ids stand next to each other now; put the oldest of each first, and leave the others.
-    place = np.lexsort((origin, ids[:, 1], ids[:, 0]))
-    same = (ids[place[1:]] == ids[place[:-1]]).all(axis=1)
-    return whole.take(place[np.concatenate(([True], ~same))])
+        return whole
+    place = order(whole.ids)
+    again = _again(whole.ids[place])
+    if again.any():
+        # Of equal ids the oldest comes first now, and the others go.
+        place = np.lexsort((whole.origin, whole.ids[:, 1], whole.ids[:, 0]))
+        place = place[~_again(whole.ids[place])]
+    return whole.take(place)
+
+
+def _again(ids: Ids) -> npt.NDArray[np.bool_]:
+    """Tell of sorted ids which equal the one before."""
+    again = np.zeros(len(ids), dtype=np.bool_)
+    again[1:] = (ids[1:] == ids[:-1]).all(axis=1)
+    return again

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dedup import backup
+from dedup import backup, compact
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.memory import MemoryStore, Tables
 from dedup.collect import Keep, survey
@@ -39,6 +39,8 @@ def incidents(world: LaneWorld) -> Iterator[tuple[str, Act]]:
         yield f"+{lane}", partial(zombie, lane=lane)
     for lane in sorted(set(world.collections)):
         yield f"%{lane}", partial(send_collector, lane=lane)
+    for lane in sorted(set(world.compactions)):
+        yield f"&{lane}", partial(send_compactor, lane=lane)
     exist = all(spec.name in world.tables.lanes for spec in world.scenario.lanes)
     if world.restores and world.backup is None and exist:
         yield "#backup", back_up
@@ -66,6 +68,16 @@ def send_collector(world: LaneWorld, lane: str) -> None:
     catalog = Catalog(MemoryStore(world.tables))
     steps = survey(catalog, lane, Keep(window_ms=world.scenario.window_ms))
     name = f"C{len(world.collections)}"
+    if steps:
+        world.collectors[name] = Collector(name, world.tables.frozen(), tuple(steps))
+
+
+def send_compactor(world: LaneWorld, lane: str) -> None:
+    """Let a compactor read a lane and plan; it goes on as collectors do."""
+    world.compactions = _without(world.compactions, lane)
+    catalog = Catalog(MemoryStore(world.tables))
+    steps = compact.survey(catalog, lane, world.scenario.window_ms, plain_min=1)
+    name = f"M{len(world.compactions)}"
     if steps:
         world.collectors[name] = Collector(name, world.tables.frozen(), tuple(steps))
 

@@ -59,6 +59,8 @@ class Scenario:
     swaps: int = 0
     #: Lanes on which a collector may start, once each time they are named.
     collectors: tuple[str, ...] = ()
+    #: Lanes on which a compactor may start, likewise.
+    compactors: tuple[str, ...] = ()
     restores: int = 0
     #: Lanes that a restore puts back; None: all of them.
     restored: tuple[str, ...] | None = None

@@ -65,6 +65,7 @@ class LaneWorld:
     zombies: tuple[str, ...] = ()
     swaps: int = 0
     collections: tuple[str, ...] = ()
+    compactions: tuple[str, ...] = ()
     restores: int = 0
     #: Heads that the backup has taken so far, and the backup once it is complete.
     taken: tuple[tuple[str, Head], ...] = ()
@@ -86,6 +87,7 @@ class LaneWorld:
             zombies=scenario.zombies,
             swaps=scenario.swaps,
             collections=scenario.collectors,
+            compactions=scenario.compactors,
             restores=scenario.restores,
         )
         for name, partitions in scenario.topics:
@@ -137,7 +139,8 @@ class LaneWorld:
             tuple((lane, memo_picture(memo)) for lane, memo in sorted(self.memos.items())),
             self.late,
             tuple(sorted(self.started.items())),
-            (self.faults, self.zombies, self.swaps, self.collections, self.restores),
+            (self.faults, self.zombies, self.swaps, self.restores),
+            (self.collections, self.compactions),
             (self.taken, self.backup, self.restored, self.done),
         )
         return (hash(picture), hash((1, picture)))
@@ -162,7 +165,7 @@ class LaneWorld:
         shares its host's index with no other, and emissions that no lane of this world reads, meet
         only collectors and a restore still to come.
         """
-        if self.collections or self.collectors:
+        if self.collections or self.compactions or self.collectors:
             return None
         read = {spec.reads for spec in self.scenario.lanes}
         for name, process in self.processes.items():

@@ -268,6 +268,29 @@ MUTANTS = (
             Edit(COLLECT + "_entries", "gone = min(last, listed)", "gone = last"),
         ),
     ),
+    # Compaction -------------------------------------------------------------------------------
+    one(
+        "merged segment named without the version of the list",
+        "compacted",
+        "dedup.formats.merged:merge_digest",
+        "Writer().uint(listed.version)",
+        "Writer()",
+    ),
+    Mutant(
+        "ids deleted before the list names what they were merged into",
+        "compacted",
+        (
+            Edit("dedup.compact:survey", 'of", merge.replace)', 'of", merge.delete)'),
+            Edit("dedup.compact:survey", 'merged", merge.delete)', 'merged", merge.replace)'),
+        ),
+    ),
+    one(
+        "leftovers deleted while the list is open to them",
+        "compacted",
+        COLLECT + "_expired",
+        'yield _replace_list(what if gone else "close the list to leftovers", lane, old, new)',
+        "if gone:\n        yield _replace_list(what, lane, old, new)",
+    ),
     # Backup and restore -----------------------------------------------------------------------
     Mutant(
         "restore without new incarnation",

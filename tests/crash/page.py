@@ -237,6 +237,7 @@ def _budget(pinned: Pinned) -> str:
         "zombie": len(scenario.zombies),
         "overtaking": scenario.swaps,
         "collector": len(scenario.collectors),
+        "compactor": len(scenario.compactors),
         "restore": scenario.restores,
     }
     return ", ".join(f"{n} {what}{'s' * (n > 1)}" for what, n in counts.items() if n)

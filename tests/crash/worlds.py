@@ -153,6 +153,16 @@ COLLECTED = Scenario(
 #: One process, but each of the collector's own calls may fail; an id comes again afterwards.
 COLLECTOR_FAILS = replace(COLLECTED, zombies=(), faults=1, records=written("aa"))
 
+#: Two collectors and two compactors, each at any moment: leftovers meet those who are about to
+#: delete them, and those who make them again.
+COMPACTED = replace(
+    COLLECTED,
+    zombies=(),
+    records=written("a"),
+    collectors=("w/s/S", "w/s/S"),
+    compactors=("w/s/S", "w/s/S"),
+)
+
 #: The catalog is put back from a backup while the process of before goes on.
 RESTORED_BESIDE = Scenario(
     lanes=(replace(SENDER, cuts=((), (1,))),),
@@ -305,6 +315,7 @@ DEEP_RECEIVERS = replace(CHAIN_ZOMBIE, zombies=("w/r/R",), faults=1)
 DEEP_COLLECTED = replace(COLLECTED, records=written("aa"))
 DEEP_SLEEPER = replace(COLLECTED, faults=1, kinds=frozenset({Fault.LATE, Fault.CRASH_BEFORE}))
 DEEP_COLLECTOR = replace(COLLECTOR_FAILS, faults=2, collectors=("w/s/S", "w/s/S"))
+DEEP_COMPACTED = replace(COMPACTED, records=written("aa"))
 DEEP_RESTORED = replace(RESTORED, faults=1)
 DEEP_BESIDE = replace(RESTORED_BESIDE, faults=1)
 
@@ -335,6 +346,7 @@ WORLDS = {
     "latest": Pinned(LATEST, 302),
     "collected": Pinned(COLLECTED, 8_398),
     "collector-fails": Pinned(COLLECTOR_FAILS, 3_780),
+    "compacted": Pinned(COMPACTED, 1_750),
     "restored": Pinned(RESTORED, 1_035),
     "restored-beside": Pinned(RESTORED_BESIDE, 629),
     "restored-hosts": Pinned(RESTORED_HOSTS, 4_101),
@@ -347,6 +359,7 @@ WORLDS = {
     "deep-collected": Pinned(DEEP_COLLECTED, 145_928, deep=True),
     "deep-sleeper": Pinned(DEEP_SLEEPER, 176_322, deep=True),
     "deep-collector": Pinned(DEEP_COLLECTOR, 565_499, deep=True),
+    "deep-compacted": Pinned(DEEP_COMPACTED, 16_648, deep=True),
     "deep-restored": Pinned(DEEP_RESTORED, 49_345, deep=True),
     "deep-beside": Pinned(DEEP_BESIDE, 17_240, deep=True),
 }

@@ -6,10 +6,12 @@ import re
 import struct
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import xxhash
 
+from dedup.arrays import from_raw, to_raw
 from dedup.backup import Frame, back_up
 from dedup.catalog.catalog import Catalog, blob_ref
 from dedup.catalog.memory import MemoryStore
@@ -26,6 +28,7 @@ from dedup.formats.lane import (
     encode_seal,
     encode_segment_list,
 )
+from dedup.formats.merged import Merged, merged_at
 from dedup.formats.segment import (
     BUCKET_MS,
     CHUNK_IDS,
@@ -55,6 +58,7 @@ from dedup.model import (
     Source,
     TopicId,
 )
+from dedup.runs import open_run, write_run
 from delivery.checker import chunks as checker
 from delivery.header import NAME, Header, decode_header, encode_header
 from delivery.outputs import decode_outputs
@@ -81,6 +85,12 @@ INTERNAL = Part(
     (ReadSeq(LANE, REF.incarnation, WRITTEN, 5),),
 )
 INLINE = encode_segment((EXTERNAL,))
+ORIGINS = ((Incarnation(b"\x77" * 16), 1), (REF.incarnation, 4))
+ORIGIN_OF = np.array([1, 0], dtype="<u2")
+DIGESTS = np.array([0xD19E, 0x5700], dtype="<u2")
+TIER = Bucket(Origin.EXTERNAL, MS // BUCKET_MS // 4 * 4, 4)
+MERGED = Part(TIER, EXTERNAL.ids, (), DIGESTS.tobytes(), ORIGINS, ORIGIN_OF.tobytes())
+NAMED = Merged(TIER, 1, b"\x88" * 6, 1)
 SEAL = Seal(
     ref=REF,
     start=Frontier(((SOURCE, 100),)),
@@ -108,12 +118,14 @@ ACK = Ack(REF.incarnation, 5, Frontier(((Source(WRITTEN, 0), 41), (Source(WRITTE
 AT_0 = HeadRef(REF.incarnation, 0, REF.attempt)
 SEAL_AT_0 = Seal(ref=AT_0, start=SEAL.start, end=SEAL.start, minted_at_ms=0, lane_time_ms=0)
 HEAD_AT_0 = Head(ref=AT_0, frontier=SEAL.start)
-LISTED = SegmentList(version=2, upto=4, slots=(Slot(LANE, REF.incarnation, 4, REF.attempt),))
 DROPPED = [
     Run(Source(ORDERS, 3), 101, 2, Verdict.DUPLICATE),
     Run(Source(ORDERS, 3), 107, 1, Verdict.REMNANT),
     Run(Source(ORDERS, 4), 7, 300, Verdict.ABANDONED),
 ]
+LISTED = SegmentList(
+    version=2, upto=4, slots=(Slot(LANE, REF.incarnation, 4, REF.attempt), NAMED.slot(LANE, 0))
+)
 HEADER = Header(IDS["minted"], Mark(LANE, REF.incarnation, 5, MS), (3, 107))
 
 
@@ -144,6 +156,7 @@ WRITTEN_BY_CODE = {
     "segment list": encode_segment_list(LISTED),
     "segment": encode_segment((INTERNAL, EXTERNAL)),
     "dropped": encode_dropped(DROPPED),
+    "merged segment": encode_segment((MERGED,)),
 }
 
 
@@ -161,11 +174,26 @@ def test_the_code_reads_the_examples():
     assert decode_ack(example("acknowledgement"), "doc") == ACK
     assert decode_segment_list(example("segment list"), "doc") == LISTED
     assert decode_segment(example("segment"), "doc") == (INTERNAL, EXTERNAL)
+    assert decode_segment(example("merged segment"), "doc") == (MERGED,)
+    assert [merged_at(slot) for slot in LISTED.slots] == [None, (NAMED, 0)]
+
+
+def test_the_run_is_the_merged_segment_in_a_file(tmp_path):
+    ids = from_raw(MERGED.ids)
+    path = tmp_path / "run"
+    write_run(path, LANE, TIER, ids, origins=ORIGINS, origin_of=ORIGIN_OF, digests=DIGESTS)
+    assert path.read_bytes().hex() == example("run").hex()
+    path.write_bytes(example("run"))
+    run = open_run(path, LANE)
+    assert (run.bucket, run.origins, to_raw(run.ids)) == (TIER, ORIGINS, MERGED.ids)
+    rows = run.find(ids)
+    assert [run.origin(rows).tolist(), run.digest(rows).tolist()] == [[1, 0], DIGESTS.tolist()]
+    assert run.verify()
 
 
 def test_no_example_is_left_untested():
     names = set(re.findall(r"^```hex (.+)$", DOC, re.MULTILINE))
-    assert names == {*WRITTEN_BY_CODE, "outputs"}
+    assert names == {*WRITTEN_BY_CODE, "outputs", "run"}
 
 
 def test_the_stored_outputs_are_the_rows_of_the_table():

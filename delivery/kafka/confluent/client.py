@@ -150,9 +150,16 @@ class ConfluentClient:
             try:
                 found[source] = int(by_number[source.partition].result().offset)
             except KafkaException as error:
-                subject = f"{topic}[{source.partition}]"
-                raise self._wrong("read the bounds of a log", subject, error.args[0]) from None
+                raise self._unbounded(topic, source, error.args[0]) from None
         return Frontier.of(found.items())
+
+    def _unbounded(self, topic: str, source: Source, error: KafkaError) -> DeliveryError:
+        op, subject = "read the bounds of a log", f"{topic}[{source.partition}]"
+        # librdkafka says of a missing topic that it has no leader, as of one that is being moved.
+        found = self.describe([topic]).get(topic)
+        if found is None or found.partitions <= source.partition:
+            return errors.missing(op, subject)
+        return self._wrong(op, subject, error)
 
     def _answer(self, op: str, subject: str, answers: Mapping[Any, Future[_T]]) -> _T:
         (answer,) = answers.values()

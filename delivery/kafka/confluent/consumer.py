@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from dedup.errors import Corrupt, DeliveryError, InvalidUsage
+from dedup.errors import DeliveryError, InvalidUsage
 from dedup.model import Source
 from delivery.batch import Batch
 from delivery.kafka.confluent import errors
@@ -160,7 +160,15 @@ class ConfluentConsumer:
             self._record_bytes = max(1.0, weight / len(messages))
             if len(more) < asked:
                 break
-        return self._fetched(messages)
+        try:
+            return self._fetched(messages)
+        except DeliveryError:
+            # None of this poll is handed out, so the next one begins with it again.
+            for place in {(m.topic() or "", m.partition() or 0) for m in messages}:
+                if place in self._sources:
+                    source = self._sources[place]
+                    self.seek(source, self._positions[source])
+            raise
 
     def commit_hint(self, positions: Mapping[Source, int]) -> None:
         """Tell lag monitors; see the port."""
@@ -200,16 +208,22 @@ class ConfluentConsumer:
                 if error is not None:
                     self._note(message, error, ends)
             messages = [m for m, error in zip(messages, found, strict=True) if error is None]
-        fetched = []
+        fetched, cut = [], []
         for source, rows in self._by_source(messages):
             batch = self._batch(source, rows)
-            position = max(int(batch.offsets[-1]) + 1, ends.pop(source, 0))
-            self._positions[source] = position
-            fetched.append(Fetched(batch, position))
-        for source, end in ends.items():
-            if end > self._positions[source]:
-                self._positions[source] = end
-                fetched.append(Fetched(empty(source), end))
+            end = ends.pop(source, 0)
+            if len(batch) < len(rows):
+                cut.append(source)
+                end = 0
+            fetched.append(Fetched(batch, max(int(batch.offsets[-1]) + 1, end)))
+        fetched += [
+            Fetched(empty(source), end)
+            for source, end in ends.items()
+            if end > self._positions[source]
+        ]
+        self._positions |= {one.source: one.position for one in fetched}
+        for source in cut:
+            self.seek(source, self._positions[source])
         return fetched
 
     def _note(self, message: Message, error: KafkaError, ends: dict[Source, int]) -> None:
@@ -240,6 +254,16 @@ class ConfluentConsumer:
         ]
 
     def _batch(self, source: Source, messages: list[Message]) -> Batch:
+        """Return messages as columns; those that cannot be read, and all behind, are left."""
+        found: list[Any] = []
+        try:
+            found.extend(map(Message.headers, messages))
+        except (SystemError, UnicodeDecodeError):
+            # A second look at that message would find broken headers and no error.
+            if not found:
+                topic, number = self._places[source]
+                raise unreadable(f"{topic}[{number}] offset {messages[0].offset()}") from None
+            messages = messages[: len(found)]
         count = len(messages)
         offsets = np.fromiter(map(Message.offset, messages), np.int64, count)
         return Batch(
@@ -248,30 +272,8 @@ class ConfluentConsumer:
             np.fromiter(map(_SECOND, map(Message.timestamp, messages)), np.int64, count),
             list(map(Message.key, messages)),
             list(map(Message.value, messages)),
-            self._headers(source, messages),
+            _columns(found),
         )
-
-    def _headers(self, source: Source, messages: list[Message]) -> list[Headers | None]:
-        try:
-            found: list[Any] = list(map(Message.headers, messages))
-        except (SystemError, UnicodeDecodeError):
-            raise self._unreadable(source, messages) from None
-        if found.count(None) == len(found):
-            return found
-        if None in map(_SECOND, chain.from_iterable(filter(None, found))):
-            # Kafka has headers without a value; user code gets bytes.
-            return [tuple((name, value or b"") for name, value in h) if h else None for h in found]
-        return [tuple(h) if h else None for h in found]
-
-    def _unreadable(self, source: Source, messages: list[Message]) -> Corrupt:
-        """Name the first record whose headers this library cannot read."""
-        topic, number = self._places[source]
-        for message in messages:
-            try:
-                message.headers()
-            except (SystemError, UnicodeDecodeError):
-                return unreadable(f"{topic}[{number}] offset {message.offset()}")
-        return unreadable(f"{topic}[{number}]")
 
     def _told(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """Call librdkafka, and translate what it raises."""
@@ -301,3 +303,13 @@ class ConfluentConsumer:
 
     def _wrong(self, op: str, subject: str, error: KafkaError) -> DeliveryError:
         return errors.of_read(op, subject, error, self._options.redacted(error.str()))
+
+
+def _columns(found: list[Any]) -> list[Headers | None]:
+    """Return headers as tuples; nearly always all records have some, or none has."""
+    if found.count(None) == len(found):
+        return found
+    if None in map(_SECOND, chain.from_iterable(filter(None, found))):
+        # Kafka has headers without a value; user code gets bytes.
+        return [tuple((name, value or b"") for name, value in h) if h else None for h in found]
+    return [tuple(h) if h else None for h in found]

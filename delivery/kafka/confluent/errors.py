@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError
 
 from dedup.errors import DeliveryError, Indeterminate, InvalidUsage, Unavailable
 
-__all__ = ["of_read", "of_write"]
+__all__ = ["missing", "of_read", "of_write"]
 
 _UNREACHABLE = "no broker answers; nothing was changed: start it, or mend the address, and retry"
 _MISSING = "there is no such topic or partition; create it, or mend the name"
@@ -51,6 +51,11 @@ _AWAY = {
     KafkaError._AUTO_OFFSET_RESET: _OUTSIDE,  # noqa: SLF001  see above
     KafkaError.OFFSET_OUT_OF_RANGE: _OUTSIDE,
 }
+
+
+def missing(op: str, subject: str) -> InvalidUsage:
+    """Return the error about a topic or partition that is not there."""
+    return InvalidUsage(op, subject, f"{_MISSING}; nothing was read")
 
 
 def of_read(op: str, subject: str, error: KafkaError, text: str) -> DeliveryError:

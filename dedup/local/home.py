@@ -1,0 +1,240 @@
+"""Directories of this host where lanes keep their indexes between processes.
+
+What it is: `Home`, one directory for all catalogs and lanes; `Place`, that of one lane: its
+manifest, its lock, and a workshop of its own for each process that makes files there.
+What it must not know: what is in runs and filters, which ids were decided.
+
+Invariants:
+    A file gets its place in the lane's directory BEFORE a manifest names it, and is whole by then.
+    Manifests are replaced by a rename, under the lane's lock. Nobody ever waits for that lock.
+    Names are never used again, so that a name read is that file or none.
+    Only the holder of the lock deletes: what its manifest does not name, and the workshops of
+    processes that are dead.
+    Everything here may be deleted at any moment, by anybody: that costs time, never correctness.
+    Nothing is flushed to the disk: the death of a process tears no file that was renamed into its
+    place, and after a crash of the machine its boot id is another, and nothing here counts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from dedup.filters.header import boot_id
+from dedup.local.manifest import Manifest, decode_manifest, encode_manifest
+
+_MANIFEST = "manifest"
+_LOCK = "lock"
+#: A process's own directory inside the lane's; its lock says that the process lives.
+_WORKSHOP = "work-"
+#: Hex digits of the directories' names: 64 bits of a hash of what they are for.
+_NAME_DIGITS = 16
+
+#: Told the name of each step of what must survive being killed; tests end the process there.
+At = Callable[[str], None]
+
+
+def nowhere(_step: str) -> None:
+    """Take no notice of a step."""
+
+
+class Home:
+    """A directory of this host, on a local disk.
+
+    Args:
+        root: made when first needed; 0700, because filters' keys are in it.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def place(self, catalog: str, lane: str, at: At = nowhere) -> Place:
+        """Return the place of one lane of the catalog with this URL."""
+        return Place(self._catalog(catalog) / _name(lane), lane, at)
+
+    def sweep(self, catalog: str, lanes: Iterable[str]) -> list[Path]:
+        """Delete the places of lanes that this catalog no longer has; return them.
+
+        A place whose lock is held is in use, and stays.
+        """
+        known = {_name(lane) for lane in lanes}
+        gone = []
+        for path in sorted(_children(self._catalog(catalog))):
+            if path.name in known:
+                continue
+            with _held(path / _LOCK) as held:
+                if held and not any(_alive(one) for one in _children(path)):
+                    shutil.rmtree(path, ignore_errors=True)
+                    gone.append(path)
+        return gone
+
+    def _catalog(self, url: str) -> Path:
+        return self.root / _name(url)
+
+
+class Place:
+    """The directory of one lane."""
+
+    def __init__(self, path: Path, lane: str, at: At) -> None:
+        self.path = path
+        self.lane = lane
+        self.at = at
+
+    def workshop(self) -> Workshop:
+        """Make this process's own directory."""
+        _make(self.path)
+        return Workshop(Path(tempfile.mkdtemp(prefix=_WORKSHOP, dir=self.path)))
+
+    def read(self) -> Manifest | None:
+        """Return the manifest, or None if there is none of this boot, lane and release."""
+        try:
+            found = decode_manifest((self.path / _MANIFEST).read_bytes())
+        except (OSError, ValueError, KeyError, TypeError, AssertionError):
+            # Gone, torn or strange: whatever it is, it is nothing to rely on.
+            return None
+        if found is None or (found.lane, found.boot) != (self.lane, boot()):
+            return None
+        return found
+
+    @contextmanager
+    def lock(self) -> Iterator[bool]:
+        """Hold the lane's lock if it can be had at once; give whether it is held."""
+        try:
+            _make(self.path)
+        except OSError:
+            yield False
+            return
+        with _held(self.path / _LOCK) as held:
+            yield held
+
+    def take_over(self, path: Path) -> Path:
+        """Move a finished file of a workshop to its place here. The lock is held."""
+        place = self.path / path.name
+        path.rename(place)
+        self.at("file-in-place")
+        return place
+
+    def replace(self, manifest: Manifest, workshop: Workshop) -> None:
+        """Put a manifest in place of the one that is there, and delete what it does not name."""
+        fresh = workshop.path / _MANIFEST
+        fresh.write_bytes(encode_manifest(manifest))
+        self.at("manifest-written")
+        fresh.replace(self.path / _MANIFEST)
+        self.at("manifest-in-place")
+        for path in _children(self.path):
+            if path.name in manifest.names or path.name in (_MANIFEST, _LOCK):
+                continue
+            if path == workshop.path or _alive(path):
+                continue
+            self.at("file-deleting")
+            _delete(path)
+
+
+class Workshop:
+    """The directory of one process: what it makes is its own until it is taken over."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: int | None = None
+        self._live()
+
+    def fresh(self, kind: str) -> Path:
+        """Return a path that was never used."""
+        if not (self.path / _LOCK).exists():
+            self._live()  # somebody has deleted everything
+        return self.path / f"{kind}-{os.urandom(8).hex()}"
+
+    def close(self) -> None:
+        """Delete everything in it; a second call does nothing."""
+        if self._lock is not None:
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.close(self._lock)
+            self._lock = None
+
+    def _live(self) -> None:
+        """Say that this process lives."""
+        _make(self.path)
+        if self._lock is not None:
+            os.close(self._lock)
+        self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with suppress(BlockingIOError):  # somebody looks just now whether we live: that passes
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def private() -> Workshop:
+    """Return a workshop where there is no home."""
+    return Workshop(Path(tempfile.mkdtemp(prefix="delivery-lane-")))
+
+
+def boot() -> str:
+    """Name this boot of the machine."""
+    return boot_id()
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[bool]:
+    """Hold the lock on a file if it can be had at once."""
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        yield False
+        return
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(file)  # frees it
+
+
+def _alive(path: Path) -> bool:
+    """Tell whether a path is the workshop of a living process."""
+    if not path.name.startswith(_WORKSHOP):
+        return False
+    try:
+        file = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        # SUBTLE: a workshop is made before its lock. Taken for dead in between, it loses its
+        # directory, and its owner makes another: time, never correctness.
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(file)
+    return False
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
+
+
+def _children(path: Path) -> list[Path]:
+    try:
+        return list(path.iterdir())
+    except OSError:
+        return []
+
+
+def _make(path: Path) -> None:
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def _name(text: str) -> str:
+    # Two catalogs or lanes with one name would share a directory; the manifest's lane and the
+    # tag's place on the lane's history then make each throw away what the other left.
+    return hashlib.sha256(text.encode()).hexdigest()[:_NAME_DIGITS]

@@ -1,0 +1,406 @@
+"""Keeps what a process knows of a lane in files, and shares them with the host's other processes.
+
+What it is: `Keeper`: flush, publish, adopt, load, and the adoption of upkeep.
+What it must not know: how ids are read from a catalog, what is asked of them.
+
+Invariants:
+    Order of a publication, each step BEFORE the next: runs are whole in the workshop; every bit is
+    in the filters; filters have their tags; files are in their places; the manifest is replaced;
+    files that it does not name are deleted. A process killed anywhere leaves the manifest that was
+    there, with all its files, or the new one, with all its files.
+    What another process published meanwhile is taken over if this process's own files went with it,
+    or if it is ahead. Otherwise it is replaced.
+    Without the lane's lock nothing in its directory is touched but bits, which have a lock of their
+    own; ids then go on into the workshop.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from dedup.errors import Unavailable
+from dedup.formats.segment import Bucket
+from dedup.local.contents import Contents
+from dedup.local.group import Counts, Held
+from dedup.local.home import At, Place, Workshop, boot, nowhere, private
+from dedup.local.limits import Limits
+from dedup.local.manifest import Manifest, NamedGroup, NamedRun
+from dedup.local.overlay import merged
+from dedup.local.shared import Recipe, SharedFilter
+from dedup.local.stats import Counters
+from dedup.local.upkeep import Background, Grown, Merged, Work, due, growing, merging
+from dedup.model import HeadRef
+from dedup.runs import open_run, write_run
+
+#: Tells of a manifest whether its tag is on the history of the head at hand.
+Fits = Callable[[Manifest], bool]
+
+
+class Keeper:
+    """The files behind the contents of one lane.
+
+    Args:
+        recipe: how filters are made.
+        window_ms: how long external ids are held.
+        place: the lane's directory; None: this process keeps everything to itself.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        window_ms: int,
+        limits: Limits,
+        place: Place | None,
+        at: At = nowhere,
+    ) -> None:
+        self.counters = Counters()
+        self._recipe = recipe
+        self._window_ms = window_ms
+        self._limits = limits
+        self._place = place
+        self._at = at
+        self._workshop: Workshop | None = None
+        self._background = Background()
+        #: The manifest that names our placed files; empty: none does.
+        self._mark = ""
+        self.contents = self.new_contents()
+
+    # Contents ---------------------------------------------------------------------------------
+
+    def new_contents(self, *, bare: bool = False) -> Contents:
+        """Return contents with nothing in them."""
+        return Contents(self._recipe, self._window_ms, self._limits, self.fresh, bare=bare)
+
+    def fresh(self, kind: str) -> Path:
+        """Return a path in the workshop."""
+        try:
+            if self._workshop is None:
+                self._workshop = private() if self._place is None else self._place.workshop()
+            return self._workshop.fresh(kind)
+        except OSError as error:
+            raise self._unavailable(error) from error
+
+    def begin(self, *, bare: bool = False) -> None:
+        """Let go of everything."""
+        self.contents.close()
+        self.contents = self.new_contents(bare=bare)
+        self._mark = ""
+
+    def load(self, fits: Fits) -> bool:
+        """Take over what the manifest names, in place of what is held; False if it is no use."""
+        if self._place is None:
+            return False
+        for _ in range(2):
+            manifest = self._place.read()
+            if manifest is None or not self._like_ours(manifest) or not fits(manifest):
+                return False
+            found = self._open(manifest)
+            if found is not None:
+                self.contents.close()
+                self.contents, self._mark = found, manifest.mark
+                return True
+            # A file is gone: another manifest has replaced this one, or somebody deletes things.
+        return False
+
+    def ahead(self, seq: int) -> bool:
+        """Tell whether another process has published what goes beyond `seq`."""
+        manifest = None if self._place is None else self._place.read()
+        return manifest is not None and manifest.mark != self._mark and manifest.tag.seq > seq
+
+    def close(self, fits: Fits) -> None:
+        """Publish what can be published, and let go of everything; leave no thread."""
+        self._background.close()
+        if self._place is not None and self.contents.tag is not None:
+            self.flush()
+            self.publish(fits)
+        self.contents.close()
+        if self._workshop is not None:
+            self._workshop.close()
+            self._workshop = None
+
+    # From memory to files ---------------------------------------------------------------------
+
+    @property
+    def full(self) -> bool:
+        """Whether the overlay is to be written."""
+        limits, contents = self._limits, self.contents
+        if contents.bare:
+            return contents.chunked >= limits.rebuild_ids
+        share = int(contents.count * limits.overlay_share)
+        bound = max(limits.overlay_ids_min, min(limits.overlay_ids_max, share))
+        return contents.chunked >= bound or contents.seals >= limits.overlay_seals_max
+
+    def flush(self) -> None:
+        """Write the overlay into runs in the workshop."""
+        self.counters.flushes += 1
+        for group in self.contents.groups.values():
+            for chunks in group.chunks.by_unit().values():
+                one = merged(chunks)
+                assert one.origin_of is not None, "what is merged says of each id where it is from"
+                path = self.fresh("run")
+                try:
+                    run = write_run(
+                        path,
+                        self._recipe.lane,
+                        one.bucket,
+                        one.ids,
+                        origins=one.origins,
+                        origin_of=one.origin_of,
+                        digests=one.digests,
+                    )
+                except OSError as error:
+                    raise self._unavailable(error) from error
+                self._at("run-written")
+                group.runs.append(Held(run, path, max(seq for _, seq in one.origins)))
+                written = {id(chunk) for chunk in chunks}
+                group.chunks.all = [c for c in group.chunks.all if id(c) not in written]
+        self.contents.seals = 0
+        self.contents.flushed = self.contents.tag
+
+    # From this process to the host ------------------------------------------------------------
+
+    def publish(self, fits: Fits) -> None:
+        """Put our files into their places and name them in a manifest, if the lock can be had."""
+        if self._place is None or self.contents.flushed is None:
+            return
+        with self._place.lock() as held:
+            if not held:
+                self.counters.lock_misses += 1
+                self._part()
+                return
+            try:
+                self._publish(self._place, fits)
+            except FileNotFoundError:
+                # Somebody deletes files. Ours stay mapped, and the next process starts anew.
+                self._place = None
+            except OSError as error:
+                raise self._unavailable(error) from error
+
+    def _publish(self, place: Place, fits: Fits) -> None:
+        current = place.read()
+        if current is not None and current.mark != self._mark:
+            lost = not self._placed() <= current.names
+            use = self._like_ours(current) and fits(current)
+            wanted = use and (lost or current.tag.seq >= self._flushed().seq)
+            if not (wanted and self._adopt(current)) and lost:
+                # Our placed files went with a manifest that is no use to us. They stay mapped.
+                self._place = None
+                return
+        for group in self.contents.groups.values():
+            assert group.filter is not None, "a rebuild has made the filters"
+            if not group.filter.settle(self._flushed(), group.news()):
+                self.counters.lock_misses += 1
+                return
+            self._at("bits-set")
+        self._name(place, current)
+
+    def _flushed(self) -> HeadRef:
+        tag = self.contents.flushed
+        assert tag is not None, "only what is in runs is published"
+        return tag
+
+    def _name(self, place: Place, current: Manifest | None) -> None:
+        """Put files into their places and replace the manifest."""
+        news = [held for group in self.contents.groups.values() for held in group.runs]
+        news = [held for held in news if not held.placed]
+        for held in news:
+            if held.path.parent != place.path:
+                held.path = place.take_over(held.path)
+        for group in self.contents.groups.values():
+            if group.filter is not None and group.filter.path.parent != place.path:
+                group.filter.path = place.take_over(group.filter.path)
+        manifest = self._manifest(self._flushed())
+        if current is not None and replace(manifest, mark=current.mark) == current:
+            return
+        self.fresh("manifest")  # the workshop is there
+        assert self._workshop is not None, "a fresh path is in the workshop"
+        place.replace(manifest, self._workshop)
+        self._mark = manifest.mark
+        for held in news:
+            held.placed = True
+
+    def _manifest(self, tag: HeadRef) -> Manifest:
+        return Manifest(
+            mark=os.urandom(8).hex(),
+            lane=self._recipe.lane,
+            boot=boot(),
+            filters=_filters(self._recipe),
+            window_ms=self._window_ms,
+            tag=tag,
+            groups=tuple(
+                NamedGroup(
+                    group.bucket,
+                    group.filter.path.name,
+                    tuple(
+                        NamedRun(held.path.name, held.run.bucket, held.run.count, held.seq)
+                        for held in group.runs
+                    ),
+                    group.bounds().seen,
+                )
+                for group in self.contents.groups.values()
+                if group.filter is not None
+            ),
+        )
+
+    def _adopt(self, manifest: Manifest) -> bool:
+        """Take over what another process published, and keep what we know beyond it."""
+        found = self._open(manifest)
+        if found is None:
+            return False
+        mine = self.contents
+        for bucket, group in mine.groups.items():
+            news = [held for held in group.runs if not held.placed and held.seq > manifest.tag.seq]
+            if not news and not group.chunks.all:
+                continue
+            if bucket not in found.groups:
+                found.groups[bucket] = fresh = found.new_group(bucket)
+                fresh.filter = found.new_filter(bucket, group.count)
+            target = found.groups[bucket]
+            target.see(group.bounds().seen)
+            target.runs += news
+            target.chunks = group.chunks
+            assert target.filter is not None, "what is opened has filters"
+            for ids in target.news():
+                target.filter.add(ids)
+        for name in ("tag", "flushed"):
+            tag: HeadRef | None = getattr(mine, name)
+            if tag is not None and tag.seq > manifest.tag.seq:
+                setattr(found, name, tag)
+        found.seals = mine.seals
+        for group in mine.groups.values():
+            if group.filter is not None:
+                group.filter.close()
+        self.contents, self._mark = found, manifest.mark
+        self.counters.adoptions += 1
+        return True
+
+    def _open(self, manifest: Manifest) -> Contents | None:
+        """Open every file that a manifest names; None if one is gone or torn."""
+        place = self._place
+        assert place is not None, "manifests are in places"
+        found = self.new_contents()
+        for named in manifest.groups:
+            group = found.groups[named.bucket] = found.new_group(named.bucket)
+            group.see(named.seen)
+            for one in named.runs:
+                run = open_run(place.path / one.name, self._recipe.lane)
+                if run is None or (run.bucket, run.count) != (one.bucket, one.count):
+                    found.close()
+                    return None
+                group.runs.append(Held(run, place.path / one.name, one.seq, placed=True))
+            if manifest.filters == _filters(self._recipe):
+                path = place.path / named.filter
+                group.filter = SharedFilter.open(self._recipe, path, named.bucket)
+        found.fill_filters()  # a filter that is gone, torn or made otherwise
+        found.tag = found.flushed = manifest.tag
+        return found
+
+    def _part(self) -> None:
+        """Go on apart: the lock was in other hands for so long that a filter has overrun."""
+        for group in self.contents.groups.values():
+            if group.filter is not None and group.filter.overrun:
+                group.filter.close()
+                group.filter = None
+        self.contents.fill_filters()
+
+    def _placed(self) -> frozenset[str]:
+        runs = [held for group in self.contents.groups.values() for held in group.runs]
+        return frozenset(held.path.name for held in runs if held.placed)
+
+    def _like_ours(self, manifest: Manifest) -> bool:
+        return manifest.window_ms == self._window_ms
+
+    # Upkeep -----------------------------------------------------------------------------------
+
+    def upkeep(self, counts: Counts, fits: Fits) -> None:
+        """Adopt what was done, and do what is due: at once if it is little, else in a thread."""
+        outcome = self._background.outcome()
+        if outcome is not None and self._take(outcome):
+            self.publish(fits)
+        while not self._background.busy:
+            job = self._due(counts)
+            if job is None:
+                return
+            count, work = job
+            if count > self._limits.inline_ids:
+                self._background.start(work)
+                return
+            outcome = work(lambda: False)
+            assert outcome is not None, "nobody stops work that is done at once"
+            self._take(outcome)
+            self.publish(fits)
+
+    def settle(self, counts: Counts, fits: Fits) -> None:
+        """Wait until no upkeep is due."""
+        self.upkeep(counts, fits)
+        while self._background.busy:
+            outcome = self._background.outcome(wait=True)
+            if outcome is not None and self._take(outcome):
+                self.publish(fits)
+            self.upkeep(counts, fits)
+
+    def _due(self, counts: Counts) -> tuple[int, Work] | None:
+        for group in self.contents.groups.values():
+            inputs = tuple(group.runs)
+            if group.filter is not None and group.filter.full:
+                count = sum(held.run.count for held in inputs)
+                return count, growing(group, inputs, self._maker(group.bucket, count))
+            inputs = due(group, self._limits)
+            if inputs:
+                count = sum(held.run.count for held in inputs)
+                return count, merging(group, inputs, self.fresh("run"), counts)
+        return None
+
+    def _maker(self, bucket: Bucket, count: int) -> Callable[[], SharedFilter]:
+        return lambda: self.contents.new_filter(bucket, count)
+
+    def _take(self, outcome: Merged | Grown) -> bool:
+        """Adopt an outcome; False if what it was made from is no longer held."""
+        group = outcome.group
+        held = {id(one) for one in group.runs}
+        used = {id(one) for one in outcome.inputs}
+        known = self.contents.groups.get(group.bucket) is group
+        # Bits of ids that were forgotten meanwhile are harmless; a run of them is not wanted.
+        if not known or (isinstance(outcome, Merged) and not used <= held):
+            if isinstance(outcome, Grown):
+                outcome.output.close()
+            outcome.output.path.unlink(missing_ok=True)
+            return False
+        if isinstance(outcome, Merged):
+            self.counters.merges += 1
+            self._at("merged")
+            first = next(at for at, one in enumerate(group.runs) if id(one) in used)
+            rest = [one for one in group.runs if id(one) not in used]
+            before = sum(id(one) not in used for one in group.runs[:first])
+            group.runs = [*rest[:before], outcome.output, *rest[before:]]
+            return True
+        self.counters.growths += 1
+        self._at("grown")
+        for one in group.runs:
+            if id(one) not in used:
+                for ids in one.pieces():
+                    outcome.output.add(ids)
+        for chunk in group.chunks.all:
+            outcome.output.add(chunk.ids)
+        if group.filter is not None:
+            group.filter.close()
+        group.filter = outcome.output
+        return True
+
+    def _unavailable(self, error: OSError) -> Unavailable:
+        return Unavailable(
+            "keep the ids of a lane on this host",
+            self._recipe.lane,
+            f"{error}; no id was lost, the catalog has them all: see that the directory has room and "
+            "that nobody deletes files in it, and run again",
+        )
+
+
+def _filters(recipe: Recipe) -> str:
+    """Name how filters are made, without giving the key away."""
+    key = "" if recipe.key is None else hashlib.sha256(recipe.key).hexdigest()[:16]
+    return f"{recipe.engine} {recipe.rate} {key}"

@@ -1,0 +1,151 @@
+"""Upkeep: which runs are merged, when a filter is made anew, and the thread that long work is for.
+
+What it is: `due`, a rule over sizes; the two kinds of work; `Background`, one of them at a time.
+What it must not know: locks, manifests, who may adopt the outcome.
+
+Invariants:
+    Work reads only runs, which never change, and writes only files that nobody knows yet. So it
+    needs no lock, may be thrown away at any time, and whoever adopts it looks first whether what it
+    was made from is still what is held.
+    After `close` no thread is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from math import log
+from pathlib import Path
+from threading import Event
+
+from dedup.local.group import Counts, Group, Held
+from dedup.local.limits import Limits
+from dedup.local.shared import SharedFilter
+from dedup.runs import merge_runs
+
+
+@dataclass(slots=True)
+class Merged:
+    """Runs of a group, and the one that holds their ids."""
+
+    group: Group
+    inputs: tuple[Held, ...]
+    output: Held
+
+
+@dataclass(slots=True)
+class Grown:
+    """A filter with the bits of these runs."""
+
+    group: Group
+    inputs: tuple[Held, ...]
+    output: SharedFilter
+
+
+class Stopped(Exception):
+    """Work was told to stop. Never leaves this package."""
+
+
+Outcome = Merged | Grown | None
+#: Does it, asking from time to time whether to stop.
+Work = Callable[[Callable[[], bool]], Outcome]
+
+
+def due(group: Group, limits: Limits) -> tuple[Held, ...]:
+    """Return runs that should be one, adjacent in time; none if all is well.
+
+    A unit that is over becomes a single run. In the newest one, as many runs of one size as
+    `fanout` become one of the next, so that an id is moved a logarithm of times and the number of
+    runs is a logarithm of the number of ids.
+    """
+    units: dict[int, list[Held]] = {}
+    for held in group.runs:
+        units.setdefault(group.unit(held.run.bucket), []).append(held)
+    for unit in sorted(units)[:-1]:
+        if len(units[unit]) > 1:
+            return tuple(units[unit])
+    newest = units[max(units)] if units else []
+    for level in sorted({_level(held, limits) for held in newest}):
+        alike = [held for held in newest if _level(held, limits) <= level]
+        if len(alike) >= limits.fanout:
+            return tuple(alike)
+    return ()
+
+
+def merging(group: Group, inputs: tuple[Held, ...], path: Path, counts: Counts) -> Work:
+    """Return the work of making one run of several."""
+
+    def keep(stop: Callable[[], bool]) -> Counts:
+        def counted(incarnation: bytes, seq: int) -> bool:
+            if stop():
+                raise Stopped
+            return counts(incarnation, seq)  # type: ignore[arg-type]  # a NewType of bytes
+
+        return counted
+
+    def work(stop: Callable[[], bool]) -> Outcome:
+        try:
+            run = merge_runs(path, [held.run for held in inputs], keep(stop))
+        except Stopped:
+            return None
+        return Merged(group, inputs, Held(run, path, max(held.seq for held in inputs)))
+
+    return work
+
+
+def growing(group: Group, inputs: tuple[Held, ...], make: Callable[[], SharedFilter]) -> Work:
+    """Return the work of making a filter from runs."""
+
+    def work(stop: Callable[[], bool]) -> Outcome:
+        made = make()
+        for held in inputs:
+            for ids in held.pieces():
+                if stop():
+                    made.close()
+                    return None
+                made.add(ids)
+        return Grown(group, inputs, made)
+
+    return work
+
+
+class Background:
+    """At most one piece of work in a thread, and its outcome."""
+
+    def __init__(self) -> None:
+        self._stop = Event()
+        self._future: Future[Outcome] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is work, done or not, whose outcome was not taken."""
+        return self._future is not None
+
+    def start(self, work: Work) -> None:
+        """Begin."""
+        assert self._future is None, "one piece of work at a time"
+        pool = ThreadPoolExecutor(1, thread_name_prefix="delivery-upkeep")
+        self._future = pool.submit(work, self._stop.is_set)
+        pool.shutdown(wait=False)  # the thread ends with the work
+
+    def outcome(self, *, wait: bool = False) -> Outcome:
+        """Return what has been made, once; None if there is nothing yet. Raises what it raised."""
+        if self._future is None or not (wait or self._future.done()):
+            return None
+        future, self._future = self._future, None
+        return future.result()
+
+    def close(self) -> None:
+        """Stop the work, and wait until it has stopped."""
+        self._stop.set()
+        if self._future is not None:
+            with suppress(Exception):  # nobody wants the outcome any more, failed or not
+                self._future.result()
+            self._future = None
+
+
+def _level(held: Held, limits: Limits) -> int:
+    """Return the size of a run, rounded: what four runs become is in the middle of the next one."""
+    return max(0, round(log(max(held.run.count, 1) / limits.level_ids, limits.fanout)))
