@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -30,7 +30,8 @@ from dedup.expiry import WINDOW_MS_DEFAULT
 from dedup.index import ExactIndex
 from dedup.model import IDENTITY_BYTES, Frontier, Source, TopicId
 from delivery.judge import Judge
-from delivery.ports import Emission, Log, Output, Record
+from delivery.naming import id_from
+from delivery.ports import Emissions, Log, Record, Rows, batches_of
 from delivery.protocol import messages as m
 from delivery.runner import LaneRunner
 from delivery.stage import Function
@@ -57,14 +58,15 @@ class Discard:
     raw_bytes: int = 0
     emitted: threading.Event = field(default_factory=threading.Event)
 
-    def place(self, output: Output, parent: Record) -> int:  # noqa: ARG002 - the port's signature
+    def place(self, rows: Rows) -> list[int]:
         """There is one partition."""
-        return OUTPUT.partition
+        return [OUTPUT.partition] * len(rows)
 
-    def emit(self, emissions: Sequence[Emission]) -> Frontier:
+    def emit(self, emissions: Emissions) -> Frontier:
         """Count, and say that it is durable."""
         self.records += len(emissions)
-        self.raw_bytes += sum(len(one.key or b"") + len(one.value or b"") for one in emissions)
+        self.raw_bytes += sum(map(len, filter(None, emissions.keys)))
+        self.raw_bytes += sum(map(len, filter(None, emissions.values)))
         self.emitted.set()
         return Frontier.of([(OUTPUT, self.records)])
 
@@ -109,7 +111,7 @@ def run_lane(catalog: Catalog, job: Job, offsets: int, fan_out: int = 1) -> Iter
         judge=Judge(
             catalog,
             ExactIndex(catalog, LANE, WINDOW_MS_DEFAULT),
-            lambda record: record.header(ID),
+            id_from(f"header:{ID}"),
             tuple,
         ),
         reader=Bounded(offsets),
@@ -126,7 +128,7 @@ def run_lane(catalog: Catalog, job: Job, offsets: int, fan_out: int = 1) -> Iter
         end = min(start + rows, offsets)
         records = [_sourced(job.record(offset)) for offset in range(start, end)]
         polled = m.Polled(Frontier.of([(INPUT, start)]), Frontier.of([(INPUT, end)]))
-        runner.offer(polled, records)
+        runner.offer(polled, batches_of(records))
         runner.drain()
         yield emitter
     stopped = runner.state.stopped

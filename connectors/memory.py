@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from delivery.broker import MemoryBroker
-from delivery.ports import Frontier, Log, Record, Source
+from delivery.ports import Batch, Frontier, Log, Source, batches_of
 
 
 class MemoryReader:
@@ -31,9 +31,9 @@ class MemoryReader:
             high=self._broker.high(self._sources),
         )
 
-    def read(self, start: Frontier, end: Frontier) -> list[Record]:
-        """Return the records of a planned range, by source and offset."""
+    def read(self, start: Frontier, end: Frontier) -> list[Batch]:
+        """Return the records of a planned range, a batch for each source."""
         records = []
         for source, offset in start:
             records += self._broker.read(source, offset, end.at(source) or offset)
-        return records
+        return batches_of(records)

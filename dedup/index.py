@@ -13,15 +13,29 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
+from dedup import arrays
 from dedup.catalog.catalog import Catalog, segment_place
 from dedup.catalog.store import Blob
 from dedup.errors import Corrupt, Unavailable
 from dedup.expiry import forgettable
 from dedup.formats.segment import Bucket, Part, decode_segment, whole_segment
-from dedup.model import Head, HeadRef, Incarnation, ReadSeq, RecordId, Seal, Slot, TopicId
+from dedup.model import (
+    IDENTITY_BYTES,
+    Head,
+    HeadRef,
+    Incarnation,
+    ReadSeq,
+    RecordId,
+    Seal,
+    Slot,
+    TopicId,
+)
 
 #: A rebuild reads the segment list and then the entries behind it; a collector may move an entry
 #: into the list in between, and then it is all read again.
@@ -80,13 +94,34 @@ class ExactIndex:
             Unavailable: the catalog did not answer.
         """
         if self.memo.tag == head.ref:
-            return
-        if not self._follow(head):
+            self._forget(head)
+        elif not self._follow(head):
             self._rebuild(head)
+
+    def took(self, ref: HeadRef, parts: Sequence[Part]) -> None:
+        """Take over the ids of a seal that this process stored itself, if it comes next.
+
+        The caller knows that `ref` was won, and won behind the tag.
+        """
+        tag = self.memo.tag
+        if tag is not None and (tag.incarnation, tag.seq + 1) == (ref.incarnation, ref.seq):
+            for part in parts:
+                self._add(part)
+            self.memo.tag = ref
 
     def holds(self, record_id: RecordId) -> bool:
         """Tell whether the id was decided at or before the tag."""
         return any(record_id in held.ids for held in self.memo.buckets.values())
+
+    def decided(self, ids: arrays.Ids, _buckets: npt.NDArray[np.int64]) -> arrays.Mask:
+        """Tell of each id whether it was decided at or before the tag."""
+        raw = arrays.to_raw(ids)
+        names = (raw[at : at + IDENTITY_BYTES] for at in range(0, len(raw), IDENTITY_BYTES))
+        return np.array([self.holds(RecordId(name)) for name in names], dtype=np.bool_)
+
+    def digests_of(self, ids: arrays.Ids) -> tuple[arrays.Mask, npt.NDArray[np.uint16]]:
+        """Return that no digest is known: this index keeps ids alone."""
+        return np.zeros(len(ids), dtype=np.bool_), np.zeros(len(ids), dtype=np.uint16)
 
     def _follow(self, head: Head) -> bool:
         """Add the segments between tag and head; False if the tag is not on the history."""
@@ -157,10 +192,13 @@ class ExactIndex:
         for part in parts:
             self._add(part)
         self.memo.tag = head.ref
+        self._forget(head)
+        return True
+
+    def _forget(self, head: Head) -> None:
         for bucket, held in list(self.memo.buckets.items()):
             if forgettable(held.bounds(bucket), head, self._window_ms):
                 del self.memo.buckets[bucket]
-        return True
 
     def _listed(self, seq: int) -> bool:
         """Tell whether the ids of a seal are the list's by now, which may have forgotten them.

@@ -194,12 +194,15 @@ class Counts:
     remnant: int = 0
     abandoned: int = 0
     dead_letter: int = 0
+    #: Duplicates whose payload was not that of the record they repeat.
+    conflict: int = 0
 
     def __post_init__(self) -> None:
         """Every record read has exactly one verdict; a dead letter is a fresh record."""
         verdicts = self.fresh + self.duplicate + self.remnant + self.abandoned
         assert verdicts == self.read, "the verdicts add up to what was read"
         assert 0 <= self.dead_letter <= self.fresh, "dead letters are fresh records"
+        assert 0 <= self.conflict <= self.duplicate, "conflicts are duplicates"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,9 +233,12 @@ class Seal:
     learned: tuple[ReadSeq, ...] = ()
     outputs: BlobRef = field(default_factory=BlobRef)
     segment: BlobRef = field(default_factory=BlobRef)
+    #: The offsets that took no effect, and why; its rows are runs of them.
+    dropped: BlobRef = field(default_factory=BlobRef)
     #: Chunks small enough to ride in the seal itself; then nothing is stored beside it.
     inline_outputs: bytes = b""
     inline_segment: bytes = b""
+    inline_dropped: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -10,7 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import xxhash
 
@@ -42,7 +42,7 @@ class MemoryBroker:
     def append(self, source: Source, record: Record) -> int:
         """Append a record and return its offset."""
         log = self.partitions[source]
-        self.partitions[source] = (*log, replace(record, source=source, offset=len(log)))
+        self.partitions[source] = (*log, record._replace(source=source, offset=len(log)))
         return len(log)
 
     def skip(self, source: Source, offsets: int = 1) -> None:

@@ -1,87 +1,59 @@
 """Verdicts: what is fresh in a bundle, what is not and why, and which ids sealing it decides.
 
 What it is: the one place that brings marks, senders' rows, pending bundles and the id index
-together. It reads the catalog and writes nothing.
-What it must not know: user code, outputs, how a bundle is stored.
+together, a column at a time. It reads the catalog and writes nothing.
+What it must not know: user code, outputs, how a bundle is stored, how ids are looked up.
 
 Invariants:
     A record is asked for in this order: mark, index, pending bundles, its own bundle. The first in
     offset order wins.
-    An index hit is a duplicate because the index is exact; an engine that may be wrong asks the
-    segments first.
+    An index never says "decided" of an id that is not, nor the other way round.
     A sender's row is read again whenever it is older than what a record claims.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
+from dedup.arrays import Ids, Mask, Places, firsts, order
 from dedup.catalog.catalog import Catalog
 from dedup.errors import InvalidUsage
-from dedup.formats.segment import Bucket, Origin, Part, raw_ids
-from dedup.ids import named, positional
-from dedup.index import ExactIndex
-from dedup.model import Counts, Frontier, Head, Incarnation, LaneRow, ReadSeq, RecordId, TopicId
-from delivery.header import NAME, Header, decode_header
+from dedup.formats.dropped import Verdict, runs_of
+from dedup.formats.segment import BUCKET_MS, Part
+from dedup.ids import named_many, positional_many
+from dedup.model import Frontier, Head, HeadRef, Incarnation, LaneRow, ReadSeq, TopicId
+from delivery.batch import Batch
+from delivery.header import NAME, decode_headers
+from delivery.naming import Foreign, IdFrom, names_of
 from delivery.protocol.senders import Mark, Standing, learned, standing
-from delivery.records import Record
+from delivery.verdicts import EXTERNAL, Conflict, Verdicts, payload_digests
 
-#: Returns the bytes by which a record's publisher names it, or None where only its place does.
-IdFrom = Callable[[Record], bytes | None]
+#: Conflicts of a bundle that are kept for a message; all of them are counted.
+CONFLICTS_SHOWN = 8
+
+_FRESH = 0
+_DROPS = {Standing.REMNANT: Verdict.REMNANT, Standing.ABANDONED: Verdict.ABANDONED}
+_Reads = Mapping[tuple[str, Incarnation, TopicId], int]
 
 
-@dataclass(slots=True, kw_only=True)
-class Verdicts:
-    """What became of the records of a bundle."""
+class Index(Protocol):
+    """The ids a lane has decided, exact for one head of it."""
 
-    fresh: list[tuple[Record, RecordId]] = field(default_factory=list)
-    #: Every id this bundle decides, whether or not its index has a bucket yet.
-    ids: set[RecordId] = field(default_factory=set)
-    marks: dict[RecordId, Mark] = field(default_factory=dict)
-    learned: tuple[ReadSeq, ...] = ()
-    read: int = 0
-    duplicate: int = 0
-    remnant: int = 0
-    abandoned: int = 0
+    def catch_up(self, head: Head) -> None:
+        """Make the index exact for `head`."""
 
-    @property
-    def counts(self) -> Counts:
-        """The verdicts, added up."""
-        return Counts(
-            read=self.read,
-            fresh=len(self.fresh),
-            duplicate=self.duplicate,
-            remnant=self.remnant,
-            abandoned=self.abandoned,
-        )
+    def took(self, ref: HeadRef, parts: Sequence[Part]) -> None:
+        """Take over the ids of a seal that this process stored itself, if it comes next."""
 
-    def parts(self, lane_time_ms: int) -> tuple[Part, ...]:
-        """Return the ids by bucket, once the lane time of the seal is known.
+    def decided(self, ids: Ids, buckets: npt.NDArray[np.int64]) -> Mask:
+        """Tell of each id whether it was decided; `buckets` are internal ones, or EXTERNAL."""
 
-        An external id goes into the bucket of the lane time at its seal, never of its own
-        timestamp: that is the publisher's, and may be anything.
-        """
-        ids: dict[Bucket, list[RecordId]] = {}
-        seen: dict[Bucket, dict[tuple[str, Incarnation, TopicId], int]] = {}
-        for record, record_id in self.fresh:
-            mark = self.marks.get(record_id)
-            if mark is None:
-                bucket = Bucket.at(Origin.EXTERNAL, lane_time_ms)
-            else:
-                bucket = Bucket.at(Origin.INTERNAL, mark.minted_at_ms)
-                key = (mark.sender, mark.incarnation, record.source.topic)
-                highest = seen.setdefault(bucket, {})
-                highest[key] = max(mark.seq, highest.get(key, -1))
-            ids.setdefault(bucket, []).append(record_id)
-        return tuple(
-            Part(
-                bucket,
-                raw_ids(ids[bucket]),
-                tuple(sorted(ReadSeq(*key, seq) for key, seq in seen.get(bucket, {}).items())),
-            )
-            for bucket in sorted(ids)
-        )
+    def digests_of(self, ids: Ids) -> tuple[Mask, npt.NDArray[np.uint16]]:
+        """Return which of these external ids have a payload digest, and the digests."""
 
 
 class Judge:
@@ -93,112 +65,150 @@ class Judge:
         id_from: how a publisher names its records.
         senders: the lanes that write what this lane reads.
         rows: senders' rows read before; a cache, asked again whenever a record claims more.
+        payloads: whether repeats are compared with what they repeat.
     """
 
     def __init__(
         self,
         catalog: Catalog,
-        index: ExactIndex,
+        index: Index,
         id_from: IdFrom,
         senders: Callable[[], Iterable[str]],
         rows: dict[str, LaneRow] | None = None,
+        *,
+        payloads: bool = False,
     ) -> None:
         self._catalog = catalog
         self._index = index
         self._id_from = id_from
         self._senders = senders
         self._rows = rows if rows is not None else {}
+        self._payloads = payloads
 
     def forget_senders(self) -> None:
         """Read every sender's row anew: this lane lost a race or begins again."""
         self._rows.clear()
 
+    def took(self, ref: HeadRef, parts: Sequence[Part]) -> None:
+        """Take over the ids of a bundle that this process sealed, instead of reading them back."""
+        self._index.took(ref, parts)
+
     def judge(
-        self,
-        records: Sequence[Record],
-        end: Frontier,
-        head: Head,
-        pending: Sequence[set[RecordId]],
+        self, batches: Sequence[Batch], end: Frontier, head: Head, pending: Sequence[Verdicts]
     ) -> Verdicts:
         """Return the verdicts for records in offset order.
 
         Args:
-            records: what was read, already cut below the lane's frontier.
+            batches: what was read, already cut below the lane's frontier.
             end: the end of the planned range; what sealing it proves is learned.
             head: the sealed head to judge against. Read seqs count only from here.
-            pending: the ids of this process's own bundles that are not sealed yet.
+            pending: the verdicts of this process's own bundles that are not sealed yet.
         """
         self._index.catch_up(head)
-        verdicts = Verdicts(read=len(records))
         reads = {read.key: read.seq for read in head.read_seqs}
-        for record in records:
-            header = self._header(record)
-            if header is None:
-                record_id, mark = self._external_id(record), None
-            else:
-                found = self._standing(record, header, reads)
-                if found is Standing.REMNANT:
-                    verdicts.remnant += 1
-                    continue
-                if found is Standing.ABANDONED:
-                    verdicts.abandoned += 1
-                    continue
-                genuine = found is not Standing.EXTERNAL
-                record_id = header.id if genuine else self._external_id(record)
-                mark = header.mark if found is Standing.INTERNAL else None
-            if self._decided(record_id, verdicts.ids, pending):
-                verdicts.duplicate += 1
-                continue
-            verdicts.fresh.append((record, record_id))
-            verdicts.ids.add(record_id)
-            if mark is not None:
-                verdicts.marks[record_id] = mark
+        sheets = [_Sheet(batch) for batch in batches]
+        for sheet in sheets:
+            self._mark(sheet, reads)
+        verdicts = Verdicts(read=sum(map(len, batches)))
+        candidates = [sheet for sheet in sheets if len(sheet.rows)]
+        if candidates:
+            self._drop_decided(candidates, pending, verdicts)
+        for sheet in sheets:
+            sheet.add_to(verdicts)
         verdicts.learned = tuple(self._learned(head.frontier.merged(end)))
         return verdicts
 
-    def _decided(
-        self, record_id: RecordId, own: set[RecordId], pending: Sequence[set[RecordId]]
-    ) -> bool:
-        if record_id in own or any(record_id in ids for ids in pending):
-            return True
-        return self._index.holds(record_id)
+    # Marks ------------------------------------------------------------------------------------
 
-    def _header(self, record: Record) -> Header | None:
-        value = record.header(NAME)
-        return None if value is None else decode_header(value)
+    def _mark(self, sheet: _Sheet, reads: _Reads) -> None:
+        """Judge the records of a batch by their marks, and name those that are left."""
+        batch = sheet.batch
+        columns = decode_headers([_own(headers) for headers in batch.headers])
+        for number, mark in enumerate(columns.marks):
+            rows = np.flatnonzero(columns.mark_of == number)
+            verdict = self._standing(batch, mark, int(rows[0]), reads)
+            if verdict in _DROPS:
+                sheet.verdicts[rows] = _DROPS[verdict]
+            elif verdict is not Standing.EXTERNAL:
+                sheet.ids[rows] = columns.ids[rows]
+                sheet.named[rows] = True
+                if verdict is Standing.INTERNAL:
+                    sheet.buckets[rows] = mark.minted_at_ms // BUCKET_MS
+                    sheet.mark_of[rows] = len(sheet.marks)
+                    sheet.marks.append(mark)
+        unnamed = np.flatnonzero(~sheet.named & (sheet.verdicts == _FRESH))
+        if len(unnamed):
+            sheet.ids[unnamed] = self._external_ids(batch, unnamed)
+        sheet.rows = np.flatnonzero(sheet.verdicts == _FRESH)
 
-    def _external_id(self, record: Record) -> RecordId:
-        try:
-            name = self._id_from(record)
-            return positional(record.source, record.offset) if name is None else named(name)
-        except Exception as error:
-            raise InvalidUsage(
-                "take the id out of a record",
-                f"offset {record.offset} of partition {record.source.partition}",
-                f"id_from failed ({type(error).__name__}: {error}); nothing was sealed: let it "
-                "return None for a record that nothing but its place names",
-            ) from error
+    def _external_ids(self, batch: Batch, rows: Places) -> Ids:
+        names = names_of(self._id_from, batch, rows)
+        known = [name for name in names if name is not None]
+        if len(known) == len(names):
+            return named_many(known)
+        ids: Ids = positional_many(batch.source, batch.offsets[rows])
+        if known:
+            ids[np.array([name is not None for name in names])] = named_many(known)
+        return ids
 
-    def _standing(
-        self,
-        record: Record,
-        header: Header,
-        reads: dict[tuple[str, Incarnation, TopicId], int],
-    ) -> Standing:
-        sender, topic = header.mark.sender, record.source.topic
+    def _standing(self, batch: Batch, mark: Mark, first: int, reads: _Reads) -> Standing:
+        sender, topic = mark.sender, batch.source.topic
         known = self._rows.get(sender)
-        found = standing(header.mark, known, topic, reads, fresh=False)
+        found = standing(mark, known, topic, reads, fresh=False)
         if found is Standing.REREAD:
             row = self._read(sender)
-            found = standing(header.mark, row, topic, reads, fresh=True)
+            found = standing(mark, row, topic, reads, fresh=True)
+        if found is Standing.STRANGER and isinstance(self._id_from, Foreign):
+            return Standing.EXTERNAL
         if found is Standing.STRANGER:
             raise InvalidUsage(
                 "read a record with a delivery header",
-                f"offset {record.offset} of partition {record.source.partition}",
+                f"offset {batch.offsets[first]} of partition {batch.source.partition}",
                 f"its sender {sender} is not in this catalog; nothing was sealed: open the catalog "
                 'that the sender uses, or say id_from="delivery" to take its id as a foreign one',
             )
         return found
+
+    # Ids --------------------------------------------------------------------------------------
+
+    def _drop_decided(
+        self, sheets: Sequence[_Sheet], pending: Sequence[Verdicts], verdicts: Verdicts
+    ) -> None:
+        """Mark as duplicates what was decided, is about to be, or stands further up."""
+        ids = np.concatenate([sheet.ids[sheet.rows] for sheet in sheets])
+        buckets = np.concatenate([sheet.buckets[sheet.rows] for sheet in sheets])
+        decided = self._index.decided(ids, buckets)
+        # Pending bundles and this one are one list: whoever comes first in it wins.
+        before = [held.ids for held in pending]
+        listed = np.concatenate([*before, ids])
+        repeated = ~firsts(listed)[len(listed) - len(ids) :]
+        digests = np.zeros(0, dtype=np.uint16)
+        if self._payloads:
+            digests = np.concatenate([payload_digests(sheet.batch, sheet.rows) for sheet in sheets])
+            differ = np.zeros(len(ids), dtype=np.bool_)
+            external = buckets == EXTERNAL
+            asked = np.flatnonzero(decided & external)
+            if len(asked):
+                known, stored = self._index.digests_of(ids[asked])
+                differ[asked] = known & (stored != digests[asked])
+            if (repeated & external).any():
+                every = np.concatenate([*(held.digests for held in pending), digests])
+                first = _first_places(listed)[len(listed) - len(ids) :]
+                differ |= repeated & ~decided & external & (every[first] != digests)
+            for row in np.flatnonzero(differ).tolist():
+                verdicts.conflict += 1
+                if len(verdicts.conflicts) < CONFLICTS_SHOWN:
+                    verdicts.conflicts.append(_conflict(sheets, row, ids))
+        place = 0
+        for sheet in sheets:
+            part = slice(place, place + len(sheet.rows))
+            drop = decided[part] | repeated[part]
+            sheet.verdicts[sheet.rows[drop]] = Verdict.DUPLICATE
+            sheet.digests = digests[part][~drop] if self._payloads else digests
+            sheet.rows = sheet.rows[~drop]
+            place = part.stop
+
+    # Senders ----------------------------------------------------------------------------------
 
     def _read(self, sender: str) -> LaneRow | None:
         row = self._catalog.load(sender)
@@ -213,3 +223,80 @@ class Judge:
             row = self._read(sender)
             if row is not None:
                 yield from learned(sender, row, frontier)
+
+
+class _Sheet:
+    """What is being found out about the records of one batch."""
+
+    __slots__ = (
+        "batch",
+        "buckets",
+        "digests",
+        "ids",
+        "mark_of",
+        "marks",
+        "named",
+        "rows",
+        "verdicts",
+    )
+
+    def __init__(self, batch: Batch) -> None:
+        count = len(batch)
+        self.batch = batch
+        self.ids: Ids = np.empty((count, 2), dtype=np.uint64)
+        self.named = np.zeros(count, dtype=np.bool_)
+        self.buckets = np.full(count, EXTERNAL, dtype=np.int64)
+        self.verdicts = np.zeros(count, dtype=np.uint8)
+        self.marks: list[Mark] = []
+        self.mark_of = np.full(count, -1, dtype=np.intp)
+        #: Rows that are fresh as far as is known.
+        self.rows: Places = np.empty(0, dtype=np.intp)
+        self.digests = np.zeros(0, dtype=np.uint16)
+
+    def add_to(self, verdicts: Verdicts) -> None:
+        """Add what was found to the bundle's verdicts."""
+        dropped = np.flatnonzero(self.verdicts)
+        offsets, reasons = self.batch.offsets[dropped], self.verdicts[dropped]
+        verdicts.duplicate += int((reasons == Verdict.DUPLICATE).sum())
+        verdicts.remnant += int((reasons == Verdict.REMNANT).sum())
+        verdicts.abandoned += int((reasons == Verdict.ABANDONED).sum())
+        verdicts.dropped += runs_of(self.batch.source, offsets, reasons)
+        verdicts.add(
+            self.batch,
+            self.rows,
+            ids=self.ids[self.rows],
+            buckets=self.buckets[self.rows],
+            marks=self.marks,
+            mark_of=self.mark_of[self.rows],
+            digests=self.digests,
+        )
+
+
+def _own(headers: Sequence[tuple[str, bytes]] | None) -> bytes | None:
+    """Return the last header of our name; ours is the last of all where nobody added any."""
+    if not headers:
+        return None
+    if headers[-1][0] == NAME:
+        return headers[-1][1]
+    return next((value for name, value in reversed(headers) if name == NAME), None)
+
+
+def _first_places(ids: Ids) -> Places:
+    """Return for each id the place of the first of its kind."""
+    found = order(ids)
+    ordered = ids[found]
+    start = np.arange(len(ids))
+    start[1:][(ordered[1:] == ordered[:-1]).all(axis=1)] = 0
+    places = np.empty(len(ids), dtype=np.intp)
+    places[found] = found[np.maximum.accumulate(start)]
+    return places
+
+
+def _conflict(sheets: Sequence[_Sheet], row: int, ids: Ids) -> Conflict:
+    place = row
+    for sheet in sheets:
+        if place < len(sheet.rows):
+            offset = int(sheet.batch.offsets[sheet.rows[place]])
+            return Conflict(sheet.batch.source, offset, ids[row].astype(">u8").tobytes())
+        place -= len(sheet.rows)
+    raise AssertionError("a row belongs to a sheet")

@@ -18,22 +18,27 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
+from dedup.arrays import pack
 from dedup.catalog.store import CHUNK_BYTES_MAX
 from dedup.errors import Corrupt
 from dedup.formats.envelope import Kind, Reader, Writer, unwrap, wrap, wrapped_bytes
-from dedup.ids import minted
-from dedup.model import IDENTITY_BYTES, Attempt, HeadRef, Incarnation, RecordId
-from delivery.header import NAME, Header, encode_header
+from dedup.ids import minted_many
+from dedup.model import IDENTITY_BYTES, Attempt, HeadRef, Incarnation
+from delivery.batch import Emissions, Rows
+from delivery.header import NAME, encode_headers
 from delivery.protocol.senders import Mark
-from delivery.records import Output
+from delivery.records import Headers
 
 VERSION = 1
 #: Payload per chunk: with Arrow's own bytes, even without compression, below what a store takes.
 CHUNK_BYTES = 384 * 1024
 
+_HEADERS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
 _SCHEMA = pa.schema(
     [
         ("edge", pa.uint16()),
@@ -43,24 +48,13 @@ _SCHEMA = pa.schema(
         ("kept_id", pa.binary(IDENTITY_BYTES)),
         ("key", pa.binary()),
         ("value", pa.binary()),
-        ("headers", pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))),
+        ("headers", _HEADERS),
     ]
 )
 #: Edge, partition, parent partition, parent offset, headers.
 _NUMBERS = struct.Struct("<HiiqI")
 _LENGTH = struct.Struct("<I")
 _CODEC = pa.Codec("zstd", compression_level=1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """An output with everything that is frozen when it is stored."""
-
-    output: Output
-    partition: int
-    parent: tuple[int, int]
-    #: The id of the input record, where re-keying keeps it; None: an id is minted.
-    kept_id: RecordId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,56 +66,55 @@ class Origin:
     minted_at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Emission:
-    """One record as it is sent, by whomever and however often."""
-
-    edge: int
-    partition: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes], ...]
-    id: RecordId
-
-
-def encode_outputs(origin: Origin, rows: Sequence[Row]) -> list[bytes]:
+def encode_outputs(origin: Origin, rows: Rows) -> list[bytes]:
     """Return the chunks of a bundle's rows, in order; none for no rows."""
-    chunks, start, size = [], 0, 0
-    for index, row in enumerate(rows):
-        weight = _weight(row.output)
-        if size and size + weight > CHUNK_BYTES:
-            chunks += _encode_chunk(origin, start, rows[start:index])
-            start, size = index, 0
-        size += weight
-    if rows:
-        chunks += _encode_chunk(origin, start, rows[start:])
+    if not rows:
+        return []
+    table = _columns(rows)
+    chunks, start = [], 0
+    for end in _cuts(_weights(table)):
+        chunks += _encode_chunk(origin, start, table.slice(start, end - start))
+        start = end
     return chunks
 
 
-def decode_outputs(chunks: Sequence[bytes], place: str) -> Iterator[Emission]:
-    """Yield the emissions of a bundle, in order."""
-    for chunk in _whole(chunks, place):
-        yield from _decode_chunk(chunk, place)
+def decode_outputs(chunks: Sequence[bytes], place: str) -> Emissions:
+    """Return the emissions of a bundle, in order."""
+    return Emissions.join([_decode_chunk(chunk, place) for chunk in _whole(chunks, place)])
 
 
-def emissions(origin: Origin, rows: Sequence[Row], first: int = 0) -> Iterator[Emission]:
-    """Yield what rows are sent as; ordinals count from `first`."""
-    for ordinal, row in enumerate(rows, first):
-        output = row.output
-        record_id = row.kept_id or minted(origin.ref.attempt, output.edge, ordinal)
-        mark = Mark(
-            origin.lane,
-            origin.ref.incarnation,
-            origin.ref.seq,
-            origin.minted_at_ms,
-            kept=row.kept_id is not None,
-        )
-        ours = (NAME, encode_header(Header(record_id, mark, row.parent)))
-        headers = (*(pair for pair in output.headers if pair[0] != NAME), ours)
-        yield Emission(output.edge, row.partition, output.key, output.value, headers, record_id)
+def emissions(origin: Origin, rows: Rows, first: int = 0) -> Emissions:
+    """Return what rows are sent as; ordinals count from `first`."""
+    kept = [record_id is not None for record_id in rows.kept_ids]
+    if all(kept):
+        ids = pack([record_id for record_id in rows.kept_ids if record_id is not None])
+    else:
+        ids = minted_many(origin.ref.attempt, np.array(rows.edges), first)
+        if any(kept):
+            mask = np.array(kept)
+            ids[mask] = pack([record_id for record_id in rows.kept_ids if record_id is not None])
+    ours = encode_headers(
+        ids,
+        Mark(origin.lane, origin.ref.incarnation, origin.ref.seq, origin.minted_at_ms),
+        np.array(rows.parent_partitions, dtype=np.int32),
+        np.array(rows.parent_offsets, dtype=np.int64),
+        np.array(kept, dtype=np.bool_),
+    )
+    theirs = rows.headers
+    if any(theirs):
+        # Of a header of our name user code has no say.
+        theirs = [tuple(pair for pair in headers if pair[0] != NAME) for headers in theirs]
+    return Emissions(
+        rows.edges,
+        rows.partitions,
+        rows.keys,
+        rows.values,
+        [(*headers, (NAME, own)) for headers, own in zip(theirs, ours, strict=True)],
+        ids,
+    )
 
 
-def content_digest(rows: Sequence[Row]) -> bytes:
+def content_digest(rows: Rows) -> bytes:
     """Return the digest of what rows say, whoever made them: equal for code that is deterministic.
 
     The digest in a seal is of its stored chunks, which name their attempt; this one compares what
@@ -139,28 +132,68 @@ def content_digest(rows: Sequence[Row]) -> bytes:
     return digest.digest()
 
 
-def _weight(output: Output) -> int:
-    extra = sum(len(name) + len(value) for name, value in output.headers)
-    return len(output.key or b"") + len(output.value or b"") + extra
-
-
-def _encode_chunk(origin: Origin, first: int, rows: Sequence[Row]) -> list[bytes]:
-    columns: list[list[Any]] = [
-        [row.output.edge for row in rows],
-        [row.partition for row in rows],
-        [row.parent[0] for row in rows],
-        [row.parent[1] for row in rows],
-        [row.kept_id for row in rows],
-        [row.output.key for row in rows],
-        [row.output.value for row in rows],
-        [[{"name": n, "value": v} for n, v in row.output.headers] for row in rows],
-    ]
+def _columns(rows: Rows) -> pa.RecordBatch:
+    columns = (
+        rows.edges,
+        rows.partitions,
+        rows.parent_partitions,
+        rows.parent_offsets,
+        rows.kept_ids,
+        rows.keys,
+        rows.values,
+    )
     arrays = [
-        pa.array(column, type=field.type) for column, field in zip(columns, _SCHEMA, strict=True)
+        pa.array(column, type=field.type) for column, field in zip(columns, _SCHEMA, strict=False)
     ]
+    return pa.RecordBatch.from_arrays([*arrays, _header_column(rows.headers)], schema=_SCHEMA)
+
+
+def _header_column(headers: Sequence[Headers]) -> pa.Array:
+    """Return the headers as Arrow has them; almost no output has any."""
+    if not any(headers):
+        empty = pa.StructArray.from_arrays(
+            [pa.array([], pa.string()), pa.array([], pa.binary())], fields=list(_HEADERS.value_type)
+        )
+        zeros = pa.array(np.zeros(len(headers) + 1, dtype=np.int32))
+        return pa.ListArray.from_arrays(zeros, empty, type=_HEADERS)
+    listed = [[{"name": name, "value": value} for name, value in pairs] for pairs in headers]
+    return pa.array(listed, type=_HEADERS)
+
+
+def _weights(table: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """Return the payload of each row in bytes."""
+    weights = _lengths(table.column("key")) + _lengths(table.column("value"))
+    headers = table.column("headers")
+    if len(headers.values):
+        each = _lengths(headers.values.field("name")) + _lengths(headers.values.field("value"))
+        total = np.concatenate(([0], np.cumsum(each)))
+        ends = np.asarray(headers.offsets)
+        weights += total[ends[1:]] - total[ends[:-1]]
+    return weights
+
+
+def _lengths(column: pa.Array) -> npt.NDArray[np.int64]:
+    """Return the length of each value of an array just made, so that its buffers begin with it."""
+    offsets = np.frombuffer(column.buffers()[1], dtype=np.int32, count=len(column) + 1)
+    return np.diff(offsets).astype(np.int64)
+
+
+def _cuts(weights: npt.NDArray[np.int64]) -> Iterator[int]:
+    """Yield where each chunk ends: before the row that would make it too heavy."""
+    total = np.cumsum(weights)
+    start, before = 0, 0
+    while start < len(total):
+        # At least one row; rows without any bytes join whoever comes before them.
+        fits = int(np.searchsorted(total, before + CHUNK_BYTES, side="right"))
+        start = max(fits, start + 1)
+        before = int(total[start - 1])
+        yield start
+
+
+def _encode_chunk(origin: Origin, first: int, rows: pa.RecordBatch) -> list[bytes]:
     # The schema is fixed by the format's version, so the message alone is stored: a bundle of a few
     # records is a quarter of the size it would have as an Arrow stream, and rides in its seal.
-    arrow = pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA).serialize()
+    arrow = rows.serialize()
     out = Writer().text(origin.lane).raw(origin.ref.incarnation).uint(origin.ref.seq)
     out.raw(origin.ref.attempt).uint(origin.minted_at_ms).uint(first)
     out.uint(len(arrow)).raw(_CODEC.compress(arrow, asbytes=True))
@@ -168,7 +201,7 @@ def _encode_chunk(origin: Origin, first: int, rows: Sequence[Row]) -> list[bytes
     return [blob[at : at + CHUNK_BYTES_MAX] for at in range(0, len(blob), CHUNK_BYTES_MAX)]
 
 
-def _decode_chunk(blob: bytes, place: str) -> Iterator[Emission]:
+def _decode_chunk(blob: bytes, place: str) -> Emissions:
     _, body = unwrap(blob, Kind.OUTPUTS, version_max=VERSION, place=place)
     reader = Reader(body, place)
     lane, incarnation = reader.text(), Incarnation(reader.raw(IDENTITY_BYTES))
@@ -182,19 +215,27 @@ def _decode_chunk(blob: bytes, place: str) -> Iterator[Emission]:
         raise Corrupt(
             "read stored outputs", place, f"the rows do not decode ({error}); keep a copy"
         ) from error
-    yield from emissions(origin, [_row(values) for values in table.to_pylist()], first)
+    return emissions(origin, _rows(table), first)
 
 
-def _row(values: dict[str, Any]) -> Row:
-    output = Output(
-        edge=values["edge"],
-        key=values["key"],
-        value=values["value"],
-        headers=tuple((header["name"], header["value"]) for header in values["headers"]),
-    )
-    parent = (values["parent_partition"], values["parent_offset"])
-    return Row(
-        output=output, partition=values["partition"], parent=parent, kept_id=values["kept_id"]
+def _rows(table: pa.RecordBatch) -> Rows:
+    column: dict[str, list[Any]] = {
+        name: table.column(name).to_pylist() for name in _SCHEMA.names if name != "headers"
+    }
+    headers = table.column("headers")
+    return Rows(
+        edges=column["edge"],
+        keys=column["key"],
+        values=column["value"],
+        headers=[
+            tuple((pair["name"], pair["value"]) for pair in pairs) for pairs in headers.to_pylist()
+        ]
+        if len(headers.flatten())
+        else [()] * len(headers),
+        parent_partitions=column["parent_partition"],
+        parent_offsets=column["parent_offset"],
+        kept_ids=column["kept_id"],
+        partitions=column["partition"],
     )
 
 

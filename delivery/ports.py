@@ -14,21 +14,25 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dedup.model import IDENTITY_BYTES, Frontier, Source, TopicId
-from delivery.outputs import Emission
+from delivery.batch import Batch, Emission, Emissions, Rows, batches_of
 from delivery.records import Output, Record
 
 __all__ = [
+    "Batch",
     "Clock",
     "Emission",
+    "Emissions",
     "Emitter",
     "Frontier",
     "Log",
     "Output",
     "Reader",
     "Record",
+    "Rows",
     "Source",
     "Stage",
     "TopicId",
+    "batches_of",
 ]
 
 
@@ -72,10 +76,13 @@ class Emitter(Protocol):
     #: Identity of the topic behind each edge, in the edges' order.
     writes: tuple[TopicId, ...]
 
-    def place(self, output: Output, parent: Record) -> int:
-        """Return the partition an output goes to; it is frozen with the stored row."""
+    def place(self, rows: Rows) -> Sequence[int]:
+        """Return the partition each output goes to; it is frozen with the stored row.
 
-    def emit(self, emissions: Sequence[Emission]) -> Frontier:
+        A function of the output and its parent's partition and offset alone.
+        """
+
+    def emit(self, emissions: Emissions) -> Frontier:
         """Send in order, flush, and return per topic partition the offset behind the last record.
 
         Returns only when every record is durable. The offsets are those of the delivery reports; a

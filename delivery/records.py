@@ -4,7 +4,7 @@ What it is: `Record` (what was read) and `Output` (what user code made of it).
 What it must not know: lanes, seals, where records come from or go to.
 
 Invariants:
-    Both are immutable; `replace` makes another one.
+    Both are immutable tuples, the cheapest objects there are: one is made for every record.
     A record is at most `RECORD_BYTES_MAX` with key and headers, or it is refused where it is made.
 """
 
@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from dedup.errors import InvalidUsage
 from dedup.model import IDENTITY_BYTES, Source, TopicId
@@ -21,14 +20,16 @@ from dedup.model import IDENTITY_BYTES, Source, TopicId
 #: Kafka brokers and clients refuse a mebibyte with headers and overhead; this leaves room.
 RECORD_BYTES_MAX = 768 * 1024
 
+#: Two parts of this size are within the limit together, whatever they are.
+_PLAIN_BYTES_MAX = RECORD_BYTES_MAX // 2
+
 #: Where a record comes from that was made by hand, as in a unit test.
 NOWHERE = Source(topic=TopicId(bytes(IDENTITY_BYTES)), partition=0)
 
 Headers = tuple[tuple[str, bytes], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Record(NamedTuple):
     """One record of an input edge."""
 
     value: bytes | None = None
@@ -61,40 +62,59 @@ class Record:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
-    """One record for an output edge."""
-
+class _Output(NamedTuple):
     value: bytes | None
-    key: bytes | None = None
-    headers: Headers = ()
-    #: Which of the stage's outputs; 0 is the first.
-    edge: int = 0
+    key: bytes | None
+    headers: Headers
+    edge: int
 
-    def __post_init__(self) -> None:
+
+class Output(_Output):
+    """One record for an output edge; `edge` says which of the stage's outputs, 0 is the first."""
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Headers = (),
+        edge: int = 0,
+    ) -> Self:
         """Refuse what no broker would take, before anything is stored."""
-        parts: list[Any] = [b"" if part is None else part for part in (self.value, self.key)]
-        parts += [value for _, value in self.headers]
-        wrong = [type(part).__name__ for part in parts if not isinstance(part, bytes)]
-        if wrong:
-            raise InvalidUsage(
-                "make an output record",
-                f"{wrong[0]} as a key, a value or the value of a header",
-                "nothing of its bundle was stored: give bytes, or make it with "
-                "record.replace(value=...), which encodes a value",
-            )
-        size = sum(map(len, parts)) + sum(len(name.encode()) for name, _ in self.headers)
-        if size > RECORD_BYTES_MAX:
-            raise InvalidUsage(
-                "make an output record",
-                f"{size} bytes with key and headers",
-                f"the limit is {RECORD_BYTES_MAX}; nothing of its bundle was stored: store the "
-                "large part elsewhere and send a reference, or split the record",
-            )
+        # Most outputs are small values with bytes for a key: those need no closer look.
+        if headers or not (_plain(value) and (key is None or _plain(key))):
+            _check(value, key, headers)
+        return super().__new__(cls, value, key, headers, edge)
 
     def to(self, edge: int) -> Output:
         """Return the same record for another output of the stage."""
-        return replace(self, edge=edge)
+        return self._replace(edge=edge)
+
+
+def _plain(part: object) -> bool:
+    return type(part) is bytes and len(part) <= _PLAIN_BYTES_MAX
+
+
+def _check(value: object, key: object, headers: Headers) -> None:
+    parts: list[Any] = [b"" if part is None else part for part in (value, key)]
+    parts += [value for _, value in headers]
+    wrong = [type(part).__name__ for part in parts if not isinstance(part, bytes)]
+    if wrong:
+        raise InvalidUsage(
+            "make an output record",
+            f"{wrong[0]} as a key, a value or the value of a header",
+            "nothing of its bundle was stored: give bytes, or make it with "
+            "record.replace(value=...), which encodes a value",
+        )
+    size = sum(map(len, parts)) + sum(len(name.encode()) for name, _ in headers)
+    if size > RECORD_BYTES_MAX:
+        raise InvalidUsage(
+            "make an output record",
+            f"{size} bytes with key and headers",
+            f"the limit is {RECORD_BYTES_MAX}; nothing of its bundle was stored: store the "
+            "large part elsewhere and send a reference, or split the record",
+        )
 
 
 def as_bytes(value: Any) -> bytes:

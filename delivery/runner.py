@@ -14,14 +14,15 @@ Invariants:
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import Any, ClassVar, TypeVar
 
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.store import Blob
 from dedup.errors import DeliveryError, Indeterminate, InvalidUsage, Unavailable
+from dedup.formats.dropped import dropped_chunks
 from dedup.formats.segment import segment_chunks
 from dedup.model import (
     IDENTITY_BYTES,
@@ -31,30 +32,25 @@ from dedup.model import (
     Head,
     HeadRef,
     Incarnation,
+    RecordId,
     Seal,
     Slot,
     TopicId,
 )
+from delivery.batch import Batch, Emissions, Rows
 from delivery.judge import Judge
-from delivery.outputs import (
-    Emission,
-    Origin,
-    Row,
-    content_digest,
-    decode_outputs,
-    emissions,
-    encode_outputs,
-)
+from delivery.outputs import Origin, content_digest, decode_outputs, emissions, encode_outputs
 from delivery.ports import Clock, Emitter, Reader, Stage
 from delivery.protocol import messages as m
 from delivery.protocol.lane import handle
 from delivery.protocol.state import Lane, Limits
-from delivery.records import Output, Record
 from delivery.stage import Policy, StoppedByRecordError, run_record
 from delivery.work import State, Work
 
 _T = TypeVar("_T")
 
+#: No offset is as large.
+OFFSET_MAX = (1 << 63) - 1
 #: Times a call that did not happen is tried again before the task fails.
 TRIES_MAX = 5
 
@@ -104,15 +100,13 @@ class LaneRunner:
         self.state.lane, instructions = handle(self.state.lane, event)
         self.state.todo.extend(instructions)
 
-    def offer(self, polled: m.Polled, records: Sequence[Record]) -> None:
+    def offer(self, polled: m.Polled, batches: Sequence[Batch]) -> None:
         """Hand over a planned range with its rows, in offset order.
 
         Rows that were offered before are dropped: they are held, or sealed.
         """
         planned = self.state.lane.planned if self.state.lane.head else Frontier()
-        self.state.rows.extend(
-            record for record in records if record.offset >= (planned.at(record.source) or 0)
-        )
+        self.state.rows += _from(planned, batches)
         self.tell(polled)
 
     def step(self) -> bool:
@@ -181,55 +175,56 @@ class LaneRunner:
     def _classify(self, classify: m.Classify) -> m.Event | None:
         if classify.ticket <= self.state.dead:
             return None
-        records = [
-            record for record in self.state.rows if _within(record, classify.start, classify.end)
-        ]
-        pending = [self.state.work[ticket].verdicts.ids for ticket in classify.after]
+        batches = _within(self.state.rows, classify.start, classify.end)
+        self._hand_over_ids(classify.head)
+        pending = [self.state.work[ticket].verdicts for ticket in classify.after]
         verdicts = self._again(
-            lambda: self._judge.judge(records, classify.end, classify.head, pending)
+            lambda: self._judge.judge(batches, classify.end, classify.head, pending)
         )
         attempt = Attempt(self._fresh())
-        self.state.work[classify.ticket] = Work(attempt=attempt, verdicts=verdicts, rows=[])
+        self.state.work[classify.ticket] = Work(attempt=attempt, verdicts=verdicts)
         # The ids of a delivered bundle were needed until here: this bundle may have been asked for
         # before that one was sealed.
         for ticket in [
             t for t, w in self.state.work.items() if w.delivered and t < classify.ticket
         ]:
             del self.state.work[ticket]
-        newest = max((record.timestamp_ms for record in records), default=0)
+        newest = max((int(batch.timestamps_ms.max()) for batch in batches), default=0)
         return m.Classified(classify.ticket, attempt, self._clock.now_ms(), newest)
 
     def _run(self, run: m.Run) -> m.Event | None:
         work = self.state.work.get(run.ticket)
         if work is None:
             return None
-        for record, record_id in work.verdicts.fresh:
-            try:
-                outputs, dead = run_record(self._stage, record, self._policy)
-            except StoppedByRecordError as error:
-                self.state.error = self.state.error or error
-                return m.Broke(str(error))
-            work.dead_letters += dead
-            kept_id = record_id if self._policy.keep_ids else None
-            work.rows += [self._row(record, output, kept_id) for output in outputs]
+        kept: Iterator[RecordId | None] = repeat(None)
+        if self._policy.keep_ids:
+            kept = work.verdicts.raw_ids()
+        rows, dead_letters = Rows(), 0
+        try:
+            for pick in work.verdicts.picks:
+                for record in pick.batch.records(pick.rows):
+                    outputs, dead = run_record(self._stage, record, self._policy)
+                    dead_letters += dead
+                    rows.add(outputs, record, next(kept))
+        except StoppedByRecordError as error:
+            self.state.error = self.state.error or error
+            return m.Broke(str(error))
+        self._check_edges(rows)
+        rows.partitions = list(self._emitter.place(rows)) if rows else []
+        work.rows, work.dead_letters = rows, dead_letters
         return m.Ran(run.ticket)
 
-    def _row(self, record: Record, output: Output, kept_id: Any) -> Row:
+    def _check_edges(self, rows: Rows) -> None:
         edges = len(self._emitter.writes)
-        if not 0 <= output.edge < edges:
+        wrong = next((row for row, edge in enumerate(rows.edges) if not 0 <= edge < edges), None)
+        if wrong is not None:
             raise InvalidUsage(
                 "send an output",
-                f"edge {output.edge} at offset {record.offset} of partition "
-                f"{record.source.partition}",
+                f"edge {rows.edges[wrong]} at offset {rows.parent_offsets[wrong]} of partition "
+                f"{rows.parent_partitions[wrong]}",
                 f"the stage has {edges} outputs; nothing of its bundle was sealed: declare the "
                 "output, or mend the code",
             )
-        return Row(
-            output=output,
-            partition=self._emitter.place(output, record),
-            parent=(record.source.partition, record.offset),
-            kept_id=kept_id,
-        )
 
     def _store(self, store: m.Store) -> m.Event | None:
         work = self.state.work.get(store.ticket)
@@ -239,9 +234,11 @@ class LaneRunner:
         slot = Slot(self.name, store.ref.incarnation, store.ref.seq, store.ref.attempt)
         chunks = encode_outputs(work.origin, work.rows)
         outputs = self._put(Blob.OUTPUTS, slot, chunks, len(work.rows))
-        parts = work.verdicts.parts(store.lane_time_ms)
-        ids = segment_chunks(parts)
-        segment = self._put(Blob.SEGMENT, slot, ids, len(work.verdicts.fresh))
+        work.parts = work.verdicts.parts(store.lane_time_ms)
+        ids = segment_chunks(work.parts)
+        segment = self._put(Blob.SEGMENT, slot, ids, len(work.verdicts.ids))
+        drops = dropped_chunks(work.verdicts.dropped)
+        dropped = self._put(Blob.DROPPED, slot, drops, len(work.verdicts.dropped))
         seal = Seal(
             ref=store.ref,
             start=store.start,
@@ -253,8 +250,10 @@ class LaneRunner:
             learned=work.verdicts.learned,
             outputs=outputs,
             segment=segment,
+            dropped=dropped,
             inline_outputs=self._catalog.inline(chunks),
             inline_segment=self._catalog.inline(ids),
+            inline_dropped=self._catalog.inline(drops),
         )
         return m.Stored(store.ticket, seal)
 
@@ -288,17 +287,17 @@ class LaneRunner:
         offsets = self._again(lambda: self._emitter.emit(rows)) if rows else Frontier()
         work = None if emit.ticket is None else self.state.work.get(emit.ticket)
         if work is not None:
-            work.rows, work.origin, work.delivered = [], None, True
+            work.rows, work.delivered = Rows(), True
         return m.Delivered(emit.seq, offsets)
 
-    def _own(self, emit: m.Emit) -> list[Emission] | None:
+    def _own(self, emit: m.Emit) -> Emissions | None:
         """Return the rows this process stored and sealed: the very ones that are in the store."""
         work = None if emit.ticket is None else self.state.work.get(emit.ticket)
-        if work is None or work.origin is None:
+        if work is None or work.origin is None or work.delivered:
             return None
-        return list(emissions(work.origin, work.rows))
+        return emissions(work.origin, work.rows)
 
-    def _stored(self, emit: m.Emit) -> list[Emission] | None:
+    def _stored(self, emit: m.Emit) -> Emissions | None:
         """Return the rows of a seal from the store, whoever sealed it; None if they are gone."""
         seal = self._again(lambda: self._catalog.seal(self.name, emit.incarnation, emit.seq))
         if seal is None:
@@ -306,7 +305,7 @@ class LaneRunner:
         chunks = self._again(lambda: self._catalog.get(Blob.OUTPUTS, self.name, seal))
         if chunks is None:
             return None
-        return list(decode_outputs(chunks, f"outputs of {self.name} seq {emit.seq}"))
+        return decode_outputs(chunks, f"outputs of {self.name} seq {emit.seq}")
 
     def _acknowledge(self, acknowledge: m.Acknowledge) -> m.Event:
         outcome = _outcome(
@@ -315,18 +314,24 @@ class LaneRunner:
         return m.Acknowledged(acknowledge.ack, outcome)
 
     def _release(self, release: m.Release) -> None:
-        self.state.rows = deque(
-            record
-            for record in self.state.rows
-            if record.offset >= (release.frontier.at(record.source) or 0)
-        )
+        self.state.rows = _from(release.frontier, self.state.rows)
 
     def _stop(self, stop: m.Stop) -> None:
         self.state.stopped = stop
-        self.state.rows.clear()
+        self.state.rows = ()
         self.state.work.clear()
 
     # Inside -----------------------------------------------------------------------------------
+
+    def _hand_over_ids(self, head: Head) -> None:
+        """Give the index what this process sealed up to `head`, instead of reading it back.
+
+        SUBTLE: whatever is still among our work at or below the head was won by us: what was lost
+        is discarded before anything is classified again.
+        """
+        for _, work in sorted(self.state.work.items()):
+            if work.origin is not None and work.origin.ref.seq <= head.ref.seq:
+                self._judge.took(work.origin.ref, work.parts)
 
     def _fresh(self) -> bytes:
         identity = self._clock.fresh()
@@ -376,6 +381,13 @@ def _outcome(call: Callable[[], bool]) -> m.Outcome:
         return m.Outcome.UNKNOWN
 
 
-def _within(record: Record, start: Frontier, end: Frontier) -> bool:
-    low, high = start.at(record.source), end.at(record.source)
-    return low is not None and high is not None and low <= record.offset < high
+def _within(batches: Sequence[Batch], start: Frontier, end: Frontier) -> list[Batch]:
+    """Return the rows of a range."""
+    cut = (batch.cut(start.at(batch.source) or 0, end.at(batch.source) or 0) for batch in batches)
+    return [batch for batch in cut if len(batch)]
+
+
+def _from(frontier: Frontier, batches: Sequence[Batch]) -> tuple[Batch, ...]:
+    """Return the rows that are not below a frontier."""
+    cut = (batch.cut(frontier.at(batch.source) or 0, OFFSET_MAX) for batch in batches)
+    return tuple(batch for batch in cut if len(batch))

@@ -1,6 +1,7 @@
 """What a lane runner holds between two instructions: rows, and the data of bundles under way.
 
-What it is: two mutable values; everything else about a lane is the core's, and frozen.
+What it is: two mutable values; everything else about a lane is the core's, and frozen. A bundle's
+rows are replaced, never changed, once user code has run.
 What it must not know: what happens next.
 
 Invariants:
@@ -14,12 +15,13 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 
+from dedup.formats.segment import Part
 from dedup.model import Attempt
-from delivery.judge import Verdicts
-from delivery.outputs import Origin, Row
+from delivery.batch import Batch, Rows
+from delivery.outputs import Origin
 from delivery.protocol import messages as m
 from delivery.protocol.state import Lane
-from delivery.records import Record
+from delivery.verdicts import Verdicts
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,8 +30,10 @@ class Work:
 
     attempt: Attempt
     verdicts: Verdicts
-    rows: list[Row]
+    rows: Rows = field(default_factory=Rows)
+    #: Where it stands, and the ids it decides, once it is stored.
     origin: Origin | None = None
+    parts: tuple[Part, ...] = ()
     dead_letters: int = 0
     delivered: bool = False
 
@@ -40,7 +44,7 @@ class State:
 
     lane: Lane
     todo: deque[m.Instruction] = field(default_factory=deque)
-    rows: deque[Record] = field(default_factory=deque)
+    rows: tuple[Batch, ...] = ()
     work: dict[int, Work] = field(default_factory=dict)
     #: Tickets up to here were discarded or belong to a lane that stopped.
     dead: int = -1
@@ -49,5 +53,5 @@ class State:
 
     def copy(self) -> State:
         """Return a snapshot that shares nothing that changes."""
-        work = {ticket: replace(held, rows=list(held.rows)) for ticket, held in self.work.items()}
-        return replace(self, todo=deque(self.todo), rows=deque(self.rows), work=work)
+        work = {ticket: replace(held) for ticket, held in self.work.items()}
+        return replace(self, todo=deque(self.todo), work=work)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import xxhash
 
 from delivery.broker import MemoryBroker
-from delivery.ports import Emission, Frontier, Output, Record, Source, TopicId
+from delivery.ports import Emissions, Frontier, Record, Rows, Source, TopicId
 
 #: Puts one record into the log and returns its offset; wrapped by tests to let it fail.
 Append = Callable[[Source, Record], int]
@@ -37,14 +37,14 @@ class MemoryEmitter:
         self._counts = [len(broker.sources(name)) for name in topics]
         self._append = append or broker.append
 
-    def place(self, output: Output, parent: Record) -> int:
-        """Return the partition: by key, or as the parent where there is none."""
-        count = self._counts[output.edge]
-        if output.key is None:
-            return parent.source.partition % count
-        return xxhash.xxh3_64_intdigest(output.key) % count
+    def place(self, rows: Rows) -> list[int]:
+        """Return the partitions: by key, or as the parent where there is none."""
+        return [
+            (parent if key is None else xxhash.xxh3_64_intdigest(key)) % self._counts[edge]
+            for edge, key, parent in zip(rows.edges, rows.keys, rows.parent_partitions, strict=True)
+        ]
 
-    def emit(self, emissions: Sequence[Emission]) -> Frontier:
+    def emit(self, emissions: Emissions) -> Frontier:
         """Append in order; the log is durable at once."""
         behind: dict[Source, int] = {}
         for emission in emissions:

@@ -292,7 +292,9 @@ def _dead(slot: Slot, row: LaneRow, winner: Seal | None) -> bool:
 def _referred(kind: Blob, seal: Seal) -> tuple[BlobRef, bytes]:
     if kind is Blob.OUTPUTS:
         return seal.outputs, seal.inline_outputs
-    return seal.segment, seal.inline_segment
+    if kind is Blob.SEGMENT:
+        return seal.segment, seal.inline_segment
+    return seal.dropped, seal.inline_dropped
 
 
 def _raw_ack(ack: Ack) -> RawAck:

@@ -30,10 +30,12 @@ CHUNK_BYTES_MAX = 512 * 1024 + 4096
 
 
 class Blob(StrEnum):
-    """The two kinds of chunks that attempts store."""
+    """The kinds of chunks that attempts store."""
 
     OUTPUTS = "outputs"
     SEGMENT = "segment"
+    #: Offsets that took no effect; they live as long as the entry that accounts for them.
+    DROPPED = "dropped"
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ class Kind(IntEnum):
     SEGMENT = 5
     SEGMENT_LIST = 6
     BACKUP = 7
+    DROPPED = 8
 
 
 def wrap(kind: Kind, version: int, body: bytes) -> bytes:

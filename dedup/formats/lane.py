@@ -92,10 +92,11 @@ def encode_seal(seal: Seal) -> bytes:
     counts = seal.counts
     out.uint(counts.read).uint(counts.fresh).uint(counts.duplicate)
     out.uint(counts.remnant).uint(counts.abandoned).uint(counts.dead_letter)
+    out.uint(counts.conflict)
     write_reads(out, seal.learned)
-    for blob in (seal.outputs, seal.segment):
+    for blob in (seal.outputs, seal.segment, seal.dropped):
         out.uint(blob.chunks).uint(blob.rows).uint(blob.size).raw(blob.digest)
-    out.data(seal.inline_outputs).data(seal.inline_segment)
+    out.data(seal.inline_outputs).data(seal.inline_segment).data(seal.inline_dropped)
     return wrap(Kind.SEAL, VERSION, out.body())
 
 
@@ -120,12 +121,15 @@ def _read_seal(body: Reader) -> Seal:
             remnant=body.uint(),
             abandoned=body.uint(),
             dead_letter=body.uint(),
+            conflict=body.uint(),
         ),
         learned=read_reads(body),
         outputs=_read_blob_ref(body),
         segment=_read_blob_ref(body),
+        dropped=_read_blob_ref(body),
         inline_outputs=body.data(),
         inline_segment=body.data(),
+        inline_dropped=body.data(),
     )
 
 

@@ -13,7 +13,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dedup.catalog.memory import MemoryStore
 from dedup.model import RecordId
@@ -46,7 +46,7 @@ def receive(rig: Rig) -> list[list[Received]]:
                 header = decode_header((record.header(NAME) if record else None) or b"")
                 if record is None or header is None:
                     raise Violation(f"a record without our header is in {topic}")
-                clean = replace(record, headers=_own(record.headers))
+                clean = record._replace(headers=_own(record.headers))
                 taken.setdefault(header.id, Received(header.parent[1], clean))
         edges.append(list(taken.values()))
     return edges

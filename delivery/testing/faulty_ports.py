@@ -14,16 +14,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from dedup.arrays import pack
 from dedup.errors import Indeterminate
 from dedup.ids import positional
 from delivery.ports import (
-    Emission,
+    Batch,
+    Emissions,
     Emitter,
     Frontier,
     Log,
     Output,
     Reader,
     Record,
+    Rows,
     Source,
     TopicId,
 )
@@ -53,20 +56,20 @@ class FaultyEmitter:
         self._one_by_one = one_by_one
         wire.targets["sink"] = emitter
 
-    def place(self, output: Output, parent: Record) -> int:
-        """Return the partition an output goes to."""
-        return self._emitter.place(output, parent)
+    def place(self, rows: Rows) -> Sequence[int]:
+        """Return the partitions outputs go to."""
+        return self._emitter.place(rows)
 
-    def emit(self, emissions: Sequence[Emission]) -> Frontier:
+    def emit(self, emissions: Emissions) -> Frontier:
         """Send in order, or fail."""
         if not self._one_by_one:
-            return self._send(tuple(emissions))
+            return self._send(emissions)
         behind = Frontier()
-        for emission in emissions:
-            behind = behind.merged(self._send((emission,)))
+        for place in range(len(emissions)):
+            behind = behind.merged(self._send(emissions.cut(place, place + 1)))
         return behind
 
-    def _send(self, emissions: tuple[Emission, ...]) -> Frontier:
+    def _send(self, emissions: Emissions) -> Frontier:
         behind: Frontier = self._wire.call("sink", "emit", emissions)
         return behind
 
@@ -74,8 +77,8 @@ class FaultyEmitter:
 class RangeReader(Reader, Protocol):
     """A reader that also gives the records of a planned range, as `connectors.memory` does."""
 
-    def read(self, start: Frontier, end: Frontier) -> list[Record]:
-        """Return the records of [start, end), by source and offset."""
+    def read(self, start: Frontier, end: Frontier) -> list[Batch]:
+        """Return the records of [start, end), a batch for each source."""
 
 
 class FaultyReader:
@@ -90,10 +93,10 @@ class FaultyReader:
         log: Log = self._wire.call("source", "log")
         return log
 
-    def read(self, start: Frontier, end: Frontier) -> list[Record]:
+    def read(self, start: Frontier, end: Frontier) -> list[Batch]:
         """Return the records of a planned range, or fail."""
-        records: list[Record] = self._wire.call("source", "read", start, end)
-        return records
+        batches: list[Batch] = self._wire.call("source", "read", start, end)
+        return batches
 
 
 #: Returns every record of a partition, in order, with its offset.
@@ -113,7 +116,7 @@ def check_emitter(make: Callable[[], tuple[Emitter, ReadBack]]) -> None:
     emitter, read_back = make()
     if not emitter.writes:
         raise Violation("an emitter names the topic behind each of its edges; this one has none")
-    if dict(emitter.emit([])):
+    if dict(emitter.emit(Emissions.join([]))):
         raise Violation("emitting nothing delivers nothing; it returned offsets")
     sent = _emissions(emitter)
     behind = emitter.emit(sent)
@@ -131,10 +134,10 @@ def check_emitter(make: Callable[[], tuple[Emitter, ReadBack]]) -> None:
     _compare(emitter, sent, read_back, behind)
 
 
-def _emissions(emitter: Emitter) -> list[Emission]:
+def _emissions(emitter: Emitter) -> Emissions:
     """Make records for every edge, with and without key, value and headers."""
     topic = emitter.writes[0]
-    made = []
+    rows, ids = Rows(), []
     for number in range(CHECK_RECORDS):
         for edge in range(len(emitter.writes)):
             output = Output(
@@ -143,18 +146,19 @@ def _emissions(emitter: Emitter) -> list[Emission]:
                 headers=(("kept", b"\x00\xff"), ("kept", b"twice")) if number else (),
                 edge=edge,
             )
-            parent = Record(source=Source(topic, 0), offset=number)
-            partition = emitter.place(output, parent)
-            if partition != emitter.place(output, parent) or partition < 0:
-                raise Violation("the partition must be a function of the output and its parent")
-            name = f"{edge}.{number}".encode()
-            headers = (*output.headers, (CHECK_HEADER, name))
-            record_id = positional(Source(topic, edge), number)
-            made.append(Emission(edge, partition, output.key, output.value, headers, record_id))
-    return made
+            rows.add([output], Record(source=Source(topic, 0), offset=number), None)
+            ids.append(positional(Source(topic, edge), number))
+    partitions = list(emitter.place(rows))
+    if partitions != list(emitter.place(rows)) or min(partitions) < 0:
+        raise Violation("the partition must be a function of the output and its parent")
+    headers = [
+        (*theirs, (CHECK_HEADER, f"{edge}.{offset}".encode()))
+        for theirs, edge, offset in zip(rows.headers, rows.edges, rows.parent_offsets, strict=True)
+    ]
+    return Emissions(rows.edges, partitions, rows.keys, rows.values, headers, pack(ids))
 
 
-def _compare(emitter: Emitter, sent: list[Emission], read_back: ReadBack, behind: Frontier) -> None:
+def _compare(emitter: Emitter, sent: Emissions, read_back: ReadBack, behind: Frontier) -> None:
     for source in sorted({Source(emitter.writes[e.edge], e.partition) for e in sent}):
         wanted = [
             (e.key, e.value, e.headers)

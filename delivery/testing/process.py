@@ -102,14 +102,14 @@ def picture(process: Process) -> object:
         (
             ticket,
             held.attempt,
-            tuple(row.output.value for row in held.rows),
-            frozenset(held.verdicts.ids),
+            tuple(held.rows.values),
+            held.verdicts.ids.tobytes(),
             held.verdicts.learned,
             held.delivered,
         )
         for ticket, held in sorted(state.work.items())
     )
-    rows = tuple((record.source, record.offset) for record in state.rows)
+    rows = tuple((batch.source, batch.offsets.tobytes()) for batch in state.rows)
     return (
         state.lane,
         tuple(state.todo),

@@ -23,7 +23,8 @@ from dedup.errors import Indeterminate, InvalidUsage, Unavailable
 from dedup.index import ExactIndex
 from dedup.model import Frontier, Source
 from delivery.broker import MemoryBroker
-from delivery.judge import IdFrom, Judge
+from delivery.judge import Judge
+from delivery.naming import IdFrom
 from delivery.ports import Stage
 from delivery.protocol import messages as m
 from delivery.protocol.state import Lane

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from delivery.checker import Kind
-from delivery.judge import IdFrom
+from delivery.naming import IdFrom
 from delivery.protocol.state import Limits
 from delivery.records import Output, Record
 from delivery.testing.faulty import Fault

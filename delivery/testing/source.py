@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from dedup.errors import InvalidUsage
-from delivery.judge import IdFrom
+from delivery.naming import IdFrom
 from delivery.records import Record, as_bytes
 
 

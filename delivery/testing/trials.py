@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from dedup.errors import InvalidUsage
-from delivery.judge import IdFrom
+from delivery.naming import IdFrom
 from delivery.ports import Stage
 from delivery.records import Record
 from delivery.stage import Function, StoppedByRecordError

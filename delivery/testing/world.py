@@ -161,8 +161,9 @@ class LaneWorld:
     def _alone(self) -> str | None:
         """Return a process whose next instruction commutes with whatever anybody else may do.
 
-        What an attempt stores meets only collectors. Verdicts that ask no sender, and emissions
-        that no lane of this world reads, meet only collectors and a restore still to come.
+        What an attempt stores meets only collectors. Verdicts that ask no sender, of a process that
+        shares its host's index with no other, and emissions that no lane of this world reads, meet
+        only collectors and a restore still to come.
         """
         if self.collections or self.compactions or self.collectors:
             return None
@@ -171,11 +172,19 @@ class LaneWorld:
             nxt = process.state.todo[0] if process.state.todo else None
             private = isinstance(nxt, m.Store)
             if not self.restores:
-                private |= isinstance(nxt, m.Classify) and not process.spec.senders
+                asks = bool(process.spec.senders) or self._shares(process)
+                private |= isinstance(nxt, m.Classify) and not asks
                 private |= isinstance(nxt, m.Emit) and process.spec.writes not in read
             if private:
                 return name
         return None
+
+    def _shares(self, process: Process) -> bool:
+        """Tell whether another process moves the same index."""
+        host = self._host(process)
+        return any(
+            other is not process and self._host(other) == host for other in self.processes.values()
+        )
 
     def _steps(self, name: str) -> Iterator[tuple[str, Callable[[], LaneWorld]]]:
         process = self.processes[name]

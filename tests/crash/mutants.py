@@ -25,7 +25,7 @@ MUTANTS = (
         "solo",
         RUNNER + "_store",
         "return m.Stored(store.ticket, seal)",
-        "self._emitter.emit(list(emissions(work.origin, work.rows)))\n"
+        "self._emitter.emit(emissions(work.origin, work.rows))\n"
         "    return m.Stored(store.ticket, seal)",
     ),
     one(

@@ -15,22 +15,23 @@ IDS = (
         "classify without own pending bundles",
         "solo",
         RUNNER + "_classify",
-        "pending = [self.state.work[ticket].verdicts.ids for ticket in classify.after]",
+        "pending = [self.state.work[ticket].verdicts for ticket in classify.after]",
         "pending = []",
     ),
     one(
         "repeats inside a bundle not noticed",
         "stage",
-        JUDGE + "Judge.judge",
-        "self._decided(record_id, verdicts.ids, pending)",
-        "self._decided(record_id, set(), pending)",
+        JUDGE + "Judge._drop_decided",
+        "repeated = ~firsts(listed)[len(listed) - len(ids) :]",
+        "alone = [np.concatenate([*before, ids[at : at + 1]]) for at in range(len(ids))]\n"
+        "    repeated = np.array([not firsts(one)[-1] for one in alone], dtype=np.bool_)",
     ),
     one(
         "index not asked",
         "zombie",
-        JUDGE + "Judge._decided",
-        "return self._index.holds(record_id)",
-        "return False",
+        JUDGE + "Judge._drop_decided",
+        "decided = self._index.decided(ids, buckets)",
+        "decided = np.zeros(len(ids), dtype=np.bool_)",
     ),
     one(
         "tag moved without the winner's segment",
@@ -45,6 +46,13 @@ IDS = (
         INDEX + "_follow",
         "not self._on_history(tag, head)",
         "tag.seq > head.ref.seq",
+    ),
+    one(
+        "own ids taken over out of turn",
+        "shared",
+        INDEX + "took",
+        "(tag.incarnation, tag.seq + 1) == (ref.incarnation, ref.seq)",
+        "tag.seq < ref.seq",
     ),
     # Senders ----------------------------------------------------------------------------------
     one(
@@ -120,16 +128,16 @@ IDS = (
     one(
         "kept id dropped by coverage",
         "rekeyed",
-        JUDGE + "Judge.judge",
-        "if found is Standing.INTERNAL else None",
-        "if found in (Standing.INTERNAL, Standing.KEPT) else None",
+        JUDGE + "Judge._mark",
+        "if verdict is Standing.INTERNAL:",
+        "if verdict in (Standing.INTERNAL, Standing.KEPT):",
     ),
     one(
         "external id bucketed by its own timestamp",
         "window",
-        JUDGE + "Verdicts.parts",
+        "delivery.verdicts:Verdicts.parts",
         "Bucket.at(Origin.EXTERNAL, lane_time_ms)",
-        "Bucket.at(Origin.EXTERNAL, record.timestamp_ms)",
+        "Bucket.at(Origin.EXTERNAL, int(self.picks[0].batch.timestamps_ms.max()))",
     ),
     one(
         "external id dropped without its window",
@@ -141,8 +149,8 @@ IDS = (
     one(
         "kept id taken from a copied header",
         "copied",
-        JUDGE + "Judge.judge",
-        "genuine = found is not Standing.EXTERNAL",
-        "genuine = found is not Standing.EXTERNAL or header.mark.kept",
+        JUDGE + "Judge._mark",
+        "elif verdict is not Standing.EXTERNAL:",
+        "elif verdict is not Standing.EXTERNAL or mark.kept:",
     ),
 )

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from dedup.errors import Corrupt
 from dedup.model import HeadRef
+from delivery.batch import Row, Rows
 from delivery.header import NAME, Header, decode_header, encode_header
 from delivery.outputs import (
     Origin,
-    Row,
     content_digest,
     decode_outputs,
     emissions,
@@ -60,15 +60,15 @@ modest = settings(deadline=None, max_examples=50)
 @modest
 @given(origin=ORIGINS, rows=ROWS)
 def test_what_was_stored_is_what_the_attempt_itself_would_send(origin, rows):
-    chunks = encode_outputs(origin, rows)
-    assert list(decode_outputs(chunks, "here")) == list(emissions(origin, rows))
+    chunks = encode_outputs(origin, Rows.of(rows))
+    assert list(decode_outputs(chunks, "here")) == list(emissions(origin, Rows.of(rows)))
     assert bool(chunks) == bool(rows)
 
 
 @modest
 @given(origin=ORIGINS, rows=ROWS.filter(bool), data=st.data())
 def test_any_changed_byte_and_any_cut_is_corrupt(origin, rows, data):
-    (chunk,) = encode_outputs(origin, rows)
+    (chunk,) = encode_outputs(origin, Rows.of(rows))
     at = data.draw(st.integers(0, len(chunk) - 1))
     changed = bytearray(chunk)
     changed[at] ^= data.draw(st.integers(1, 255))
@@ -81,7 +81,7 @@ def test_any_changed_byte_and_any_cut_is_corrupt(origin, rows, data):
 @modest
 @given(origin=ORIGINS, rows=ROWS.filter(bool))
 def test_every_emission_says_whose_it_is_and_none_shares_an_id(origin, rows):
-    sent = list(emissions(origin, rows))
+    sent = list(emissions(origin, Rows.of(rows)))
     for row, emission in zip(rows, sent, strict=True):
         ours = [value for name, value in emission.headers if name == NAME]
         header = decode_header(ours[-1])
@@ -96,8 +96,9 @@ def test_every_emission_says_whose_it_is_and_none_shares_an_id(origin, rows):
 @modest
 @given(rows=ROWS, others=ROWS)
 def test_what_two_attempts_made_is_compared_by_what_it_says(rows, others):
-    assert content_digest(rows) == content_digest(list(rows))
-    assert (content_digest(rows) == content_digest(others)) == (rows == others)
+    assert content_digest(Rows.of(rows)) == content_digest(Rows.of(rows))
+    same = content_digest(Rows.of(rows)) == content_digest(Rows.of(others))
+    assert same == (rows == others)
 
 
 @modest

@@ -20,6 +20,7 @@ from dedup.catalog.catalog import Catalog
 from dedup.catalog.store import Blob, Store
 from dedup.index import ExactIndex
 from dedup.model import Frontier, Seal, Source
+from delivery.batch import batches_of
 from delivery.broker import MemoryBroker
 from delivery.checker import Evidence, Finding, LaneInput, Log, check
 from delivery.judge import Judge
@@ -133,7 +134,7 @@ class House:
             end = min(start + cut, len(self.broker.partitions[source]))
             if start < end:
                 span = (Frontier.of([(source, start)]), Frontier.of([(source, end)]))
-                runner.offer(m.Polled(*span), self.broker.read(source, start, end))
+                runner.offer(m.Polled(*span), batches_of(self.broker.read(source, start, end)))
                 return True
         return runner.step()
 

@@ -20,6 +20,7 @@ from dedup.model import (
     Incarnation,
     SegmentList,
 )
+from delivery.batch import batches_of
 from delivery.checker import Kind, LaneInput, check
 from delivery.protocol import messages as m
 from delivery.records import Record
@@ -185,7 +186,7 @@ def test_a_lane_over_two_partitions_is_proved():
             for source, offset in begin
             for record in world.broker.read(source, offset, until.at(source))
         ]
-        runner.offer(m.Polled(begin, until), records)
+        runner.offer(m.Polled(begin, until), batches_of(records))
         runner.drain()
     asked = {lane: LaneInput(id_from=id_from)}
     assert check(world.evidence(lanes=asked)) == []

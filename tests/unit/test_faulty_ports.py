@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from connectors.memory import MemoryReader
+from dedup.arrays import pack
 from dedup.errors import Indeterminate, Unavailable
 from delivery.broker import MemoryBroker
-from delivery.ports import Emission, Frontier, Record, Source
+from delivery.ports import Emissions, Frontier, Record, Source
 from delivery.testing import (
     Crashed,
     Fault,
@@ -34,7 +33,14 @@ def broker() -> MemoryBroker:
     return broker
 
 
-THREE = [Emission(0, 0, None, b"%d" % n, (), b"%016d" % n) for n in range(3)]
+THREE = Emissions(
+    [0] * 3,
+    [0] * 3,
+    [None] * 3,
+    [b"0", b"1", b"2"],
+    [()] * 3,
+    pack([b"%016d" % n for n in range(3)]),
+)
 
 
 def sent(broker) -> list[bytes]:
@@ -65,7 +71,7 @@ def test_an_emission_fails_in_the_middle_of_a_bundle(broker, fault, error, there
 
 def test_a_bundle_is_one_call_unless_told_otherwise(broker):
     wire = at(0, Fault.REPEATED)
-    behind = FaultyEmitter(MemoryEmitter(broker, ["out"]), wire).emit(iter(THREE))
+    behind = FaultyEmitter(MemoryEmitter(broker, ["out"]), wire).emit(THREE)
     assert sent(broker) == [b"0", b"1", b"2"] * 2
     assert dict(behind) == {broker.sources("out")[0]: 6}
     assert len(wire.calls) == 1
@@ -79,7 +85,7 @@ def test_a_source_fails_too(broker):
     planned = Frontier.of([(source, 0)]), reader.log().high
     with pytest.raises(Unavailable):
         reader.read(*planned)
-    assert [record.value for record in reader.read(*planned)] == [b"a"]
+    assert [record.value for batch in reader.read(*planned) for record in batch] == [b"a"]
 
 
 # The check for emitters -----------------------------------------------------------------------
@@ -103,12 +109,12 @@ def test_the_memory_sink_is_an_emitter():
 
 class Backwards(MemoryEmitter):
     def emit(self, emissions):
-        return super().emit(list(reversed(emissions)))
+        return super().emit(list(emissions)[::-1])
 
 
 class Forgetful(MemoryEmitter):
     def emit(self, emissions):
-        return super().emit(emissions[:-1])
+        return super().emit(emissions.cut(0, len(emissions) - 1))
 
 
 class Eager(MemoryEmitter):
@@ -120,14 +126,14 @@ class Eager(MemoryEmitter):
 
 class Bare(MemoryEmitter):
     def emit(self, emissions):
-        return super().emit([replace(emission, headers=()) for emission in emissions])
+        return super().emit([emission._replace(headers=()) for emission in emissions])
 
 
 class Tidy(MemoryEmitter):
     """Thinks that one header of a name is enough."""
 
     def emit(self, emissions):
-        return super().emit([replace(e, headers=tuple(dict(e.headers).items())) for e in emissions])
+        return super().emit([e._replace(headers=tuple(dict(e.headers).items())) for e in emissions])
 
 
 class Wandering(MemoryEmitter):
@@ -135,9 +141,10 @@ class Wandering(MemoryEmitter):
 
     calls = 0
 
-    def place(self, output, parent):
+    def place(self, rows):
         self.calls += 1
-        return (super().place(output, parent) + self.calls) % 2 if output.edge == 0 else 0
+        placed = zip(super().place(rows), rows.edges, strict=True)
+        return [(place + self.calls) % 2 if edge == 0 else 0 for place, edge in placed]
 
 
 class Talkative(MemoryEmitter):
@@ -179,7 +186,7 @@ def test_a_repeat_with_other_bytes_is_found():
         def emit(self, emissions):
             self.sent += bool(emissions)
             key = b"again" if self.sent > 1 else None
-            return super().emit([replace(e, key=key or e.key) for e in emissions])
+            return super().emit([e._replace(key=key or e.key) for e in emissions])
 
     with pytest.raises(Violation, match="two copies"):
         check_emitter(memory(Restamped))

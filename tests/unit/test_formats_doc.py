@@ -16,6 +16,7 @@ from dedup.backup import Frame, back_up
 from dedup.catalog.catalog import Catalog, blob_ref
 from dedup.catalog.memory import MemoryStore
 from dedup.catalog.store import CHUNK_BYTES_MAX
+from dedup.formats.dropped import Run, Verdict, decode_dropped, encode_dropped
 from dedup.formats.envelope import ENVELOPE_BYTES, Kind, Reader, Writer, unwrap, wrapped_bytes
 from dedup.formats.lane import (
     decode_ack,
@@ -117,6 +118,11 @@ ACK = Ack(REF.incarnation, 5, Frontier(((Source(WRITTEN, 0), 41), (Source(WRITTE
 AT_0 = HeadRef(REF.incarnation, 0, REF.attempt)
 SEAL_AT_0 = Seal(ref=AT_0, start=SEAL.start, end=SEAL.start, minted_at_ms=0, lane_time_ms=0)
 HEAD_AT_0 = Head(ref=AT_0, frontier=SEAL.start)
+DROPPED = [
+    Run(Source(ORDERS, 3), 101, 2, Verdict.DUPLICATE),
+    Run(Source(ORDERS, 3), 107, 1, Verdict.REMNANT),
+    Run(Source(ORDERS, 4), 7, 300, Verdict.ABANDONED),
+]
 LISTED = SegmentList(
     version=2, upto=4, slots=(Slot(LANE, REF.incarnation, 4, REF.attempt), NAMED.slot(LANE, 0))
 )
@@ -149,6 +155,7 @@ WRITTEN_BY_CODE = {
     "acknowledgement": encode_ack(ACK),
     "segment list": encode_segment_list(LISTED),
     "segment": encode_segment((INTERNAL, EXTERNAL)),
+    "dropped": encode_dropped(DROPPED),
     "merged segment": encode_segment((MERGED,)),
 }
 
@@ -160,6 +167,7 @@ def test_the_code_writes_the_example(name):
 
 def test_the_code_reads_the_examples():
     assert decode_header(example("header")) == HEADER
+    assert decode_dropped(example("dropped"), "doc") == DROPPED
     assert decode_ack(example("empty acknowledgement"), "doc") == Ack(REF.incarnation, 0)
     assert decode_seal(example("seal"), "doc") == SEAL
     assert decode_head(example("head"), "doc") == HEAD

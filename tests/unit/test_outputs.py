@@ -10,8 +10,9 @@ from dedup.catalog.store import CHUNK_BYTES_MAX
 from dedup.errors import Corrupt
 from dedup.formats.envelope import ENVELOPE_BYTES, Kind, Writer, wrap
 from dedup.model import Attempt, HeadRef, Incarnation, RecordId
+from delivery.batch import Row, Rows
 from delivery.header import NAME, decode_header
-from delivery.outputs import CHUNK_BYTES, Origin, Row, decode_outputs, emissions, encode_outputs
+from delivery.outputs import CHUNK_BYTES, Origin, decode_outputs, emissions, encode_outputs
 from delivery.records import RECORD_BYTES_MAX, Output
 
 ORIGIN = Origin(
@@ -39,14 +40,14 @@ ODD = {
 
 @pytest.mark.parametrize("output", ODD.values(), ids=ODD.keys())
 def test_an_odd_row_comes_back_as_it_was(output):
-    rows = [row(output, 2**31 - 1)]
+    rows = Rows.of([row(output, 2**31 - 1)])
     assert list(decode_outputs(encode_outputs(ORIGIN, rows), "test")) == list(
         emissions(ORIGIN, rows)
     )
 
 
 def test_all_rows_come_back_in_order_with_ids_of_their_own():
-    rows = [row(output, number) for number, output in enumerate(ODD.values())]
+    rows = Rows.of(row(output, number) for number, output in enumerate(ODD.values()))
     found = list(decode_outputs(encode_outputs(ORIGIN, rows), "test"))
     assert found == list(emissions(ORIGIN, rows))
     assert len({emission.id for emission in found}) == len(rows)
@@ -57,7 +58,7 @@ def test_all_rows_come_back_in_order_with_ids_of_their_own():
 
 
 def test_a_header_of_ours_that_user_code_passed_on_is_replaced():
-    (emission,) = emissions(ORIGIN, [row(Output(value=b"x", headers=((NAME, b"old"),)))])
+    (emission,) = emissions(ORIGIN, Rows.of([row(Output(value=b"x", headers=((NAME, b"old"),)))]))
     assert [name for name, _ in emission.headers] == [NAME]
     assert decode_header(emission.headers[0][1]).id == emission.id
 
@@ -65,7 +66,7 @@ def test_a_header_of_ours_that_user_code_passed_on_is_replaced():
 def test_a_kept_id_stays_and_is_marked():
     kept = RecordId(b"k" * 16)
     chunks = encode_outputs(
-        ORIGIN, [row(Output(value=b"x"), kept_id=kept), row(Output(value=b"y"))]
+        ORIGIN, Rows.of([row(Output(value=b"x"), kept_id=kept), row(Output(value=b"y"))])
     )
     first, second = decode_outputs(chunks, "test")
     assert first.id == kept
@@ -74,7 +75,7 @@ def test_a_kept_id_stays_and_is_marked():
 
 
 def test_no_rows_are_no_chunks():
-    assert encode_outputs(ORIGIN, []) == []
+    assert encode_outputs(ORIGIN, Rows()) == []
     assert list(decode_outputs([], "test")) == []
 
 
@@ -87,7 +88,7 @@ def small(size: int = 1000) -> Row:
 
 
 def test_the_largest_record_is_cut_into_pieces_that_every_store_takes_and_put_together():
-    rows = [small(), large(), small(), large()]
+    rows = Rows.of([small(), large(), small(), large()])
     chunks = encode_outputs(ORIGIN, rows)
     assert max(map(len, chunks)) <= CHUNK_BYTES_MAX
     assert [len(chunk) == CHUNK_BYTES_MAX for chunk in chunks].count(True) == 2
@@ -96,7 +97,7 @@ def test_the_largest_record_is_cut_into_pieces_that_every_store_takes_and_put_to
 
 
 def test_ordinals_count_on_from_chunk_to_chunk():
-    rows = [small(CHUNK_BYTES // 2 + 1) for _ in range(4)]
+    rows = Rows.of(small(CHUNK_BYTES // 2 + 1) for _ in range(4))
     chunks = encode_outputs(ORIGIN, rows)
     assert len(chunks) == 4
     ids = [emission.id for emission in decode_outputs(chunks, "test")]
@@ -104,8 +105,8 @@ def test_ordinals_count_on_from_chunk_to_chunk():
 
 
 def test_rows_that_fit_share_a_chunk():
-    assert len(encode_outputs(ORIGIN, [small(CHUNK_BYTES // 4) for _ in range(4)])) == 1
-    assert len(encode_outputs(ORIGIN, [small(CHUNK_BYTES // 4) for _ in range(5)])) == 2
+    assert len(encode_outputs(ORIGIN, Rows.of(small(CHUNK_BYTES // 4) for _ in range(4)))) == 1
+    assert len(encode_outputs(ORIGIN, Rows.of(small(CHUNK_BYTES // 4) for _ in range(5)))) == 2
 
 
 def torn(chunks: list[bytes]) -> dict[str, list[bytes]]:
@@ -130,7 +131,7 @@ def torn(chunks: list[bytes]) -> dict[str, list[bytes]]:
 
 @pytest.mark.parametrize("how", list(torn([b"x" * 99] * 4)))
 def test_torn_pieces_are_corrupt_and_named(how):
-    chunks = encode_outputs(ORIGIN, [small(), large(), small()])
+    chunks = encode_outputs(ORIGIN, Rows.of([small(), large(), small()]))
     damaged = torn(chunks)[how]
     with pytest.raises(Corrupt, match="outputs of lane 7"):
         list(decode_outputs(damaged, "outputs of lane 7"))

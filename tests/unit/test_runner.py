@@ -7,6 +7,7 @@ import pytest
 from connectors.memory import MemoryReader
 from dedup.errors import Corrupt, Indeterminate, Unavailable
 from dedup.model import Frontier, TopicId
+from delivery.batch import batches_of
 from delivery.protocol import messages as m
 from delivery.protocol.state import Limits
 from delivery.runner import TRIES_MAX
@@ -81,7 +82,7 @@ def test_rows_and_bundles_in_memory_are_bounded(house):
     held, under_way = 0, 0
     while runner.state.stopped is None:
         assert house.turn(runner, cut=5)
-        held = max(held, len(runner.state.rows))
+        held = max(held, sum(map(len, runner.state.rows)))
         under_way = max(under_way, len(runner.state.work))
     assert 5 < held <= 4 * 5, "two bundles under way, one held, one that is being released"
     assert 1 < under_way <= 3, "two bundles under way and the ids of one delivered"
@@ -95,9 +96,9 @@ def test_rows_that_are_offered_again_while_they_are_under_way_are_held_once(hous
     runner.drain()
     start = Frontier.of([(source, 0)])
     for end in (2, 4):
-        rows = house.broker.read(source, 0, end)
+        rows = batches_of(house.broker.read(source, 0, end))
         runner.offer(m.Polled(start, Frontier.of([(source, end)])), rows)
-    assert [record.offset for record in runner.state.rows] == [0, 1, 2, 3]
+    assert [record.offset for batch in runner.state.rows for record in batch] == [0, 1, 2, 3]
     runner.drain()
     assert [seal.counts.read for seal in seals(house)] == [0, 2, 2]
 
@@ -126,14 +127,14 @@ def test_a_topic_that_is_created_again_while_the_lane_runs_is_refused(house):
     start, end = Frontier.of([(source, 0)]), Frontier.of([(source, 2)])
     runner.tell(m.Opened(start))
     runner.drain()
-    runner.offer(m.Polled(start, end, start), house.broker.read(source, 0, 2))
+    runner.offer(m.Polled(start, end, start), batches_of(house.broker.read(source, 0, 2)))
     runner.drain()
     house.broker.create("in")
     house.write(*"cd")
     again = house.source()
     start, end = Frontier.of([(again, 0)]), Frontier.of([(again, 2)])
     with house.untouched():
-        runner.offer(m.Polled(start, end, start), house.broker.read(again, 0, 2))
+        runner.offer(m.Polled(start, end, start), batches_of(house.broker.read(again, 0, 2)))
         runner.drain()
     assert runner.state.stopped.end is m.End.REFUSED
     assert len(house.sent()) == 2
@@ -231,8 +232,8 @@ class Away:
         self.calls += 1
         raise self._error
 
-    def place(self, _output, _parent):
-        return 0
+    def place(self, rows):
+        return [0] * len(rows)
 
     def emit(self, _emissions):
         self.calls += 1

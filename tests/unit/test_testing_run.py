@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from dataclasses import replace
 from uuid import uuid4
 
 import pytest
@@ -148,7 +147,7 @@ def test_code_that_fails_now_and_then_is_tried_again():
 
 
 def test_what_a_publisher_repeats_is_dropped_by_its_name():
-    again = replace(ABC[0], timestamp_ms=1)
+    again = ABC[0]._replace(timestamp_ms=1)
     result = run(shout, [ABC[0], ABC[1], again], crash="everywhere", id_from="header:id")
     assert values(result) == [b"A", b"B"]
     assert result.duplicates == 1

@@ -208,4 +208,5 @@ def _chunks(kind: Blob, table: str) -> ChunkStatements:
 CHUNKS = {
     Blob.OUTPUTS: _chunks(Blob.OUTPUTS, "outputs"),
     Blob.SEGMENT: _chunks(Blob.SEGMENT, "segments"),
+    Blob.DROPPED: _chunks(Blob.DROPPED, "dropped"),
 }

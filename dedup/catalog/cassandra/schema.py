@@ -133,6 +133,7 @@ TABLES = (
     ),
     _chunk_table("outputs"),
     _chunk_table("segments"),
+    _chunk_table("dropped"),
     Table(
         name="slots",
         partition=(("lane", "text"), ("kind", "text")),

@@ -175,4 +175,4 @@ def output_of_a_duplicate(world: World) -> None:
 
 @found(Kind.TARGET)
 def output_to_a_partition_that_is_not(world: World) -> None:
-    world.put_rows(FIRST, 3, lambda rows: [*rows, replace(rows[0], partition=9)])
+    world.put_rows(FIRST, 3, lambda rows: [*rows, rows[0]._replace(partition=9)])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from dedup.formats.lane import (
     decode_ack,
 )
@@ -72,7 +70,7 @@ def output_that_its_seal_does_not_promise(world: World) -> None:
 @found(Kind.PAYLOAD)
 def copy_with_another_value(world: World) -> None:
     source, offset = world.sent(LEFT, 1)
-    world.broker.append(source, replace(world.broker.partitions[source][offset], value=b"other"))
+    world.broker.append(source, world.broker.partitions[source][offset]._replace(value=b"other"))
 
 
 @found(Kind.PAYLOAD)
@@ -80,7 +78,7 @@ def copy_with_another_header(world: World) -> None:
     source, offset = world.sent(LEFT, 1)
     record = world.broker.partitions[source][offset]
     headers = (("trace", b"other"), *record.headers[1:])
-    world.broker.append(source, replace(record, headers=headers))
+    world.broker.append(source, record._replace(headers=headers))
 
 
 @found(Kind.PAYLOAD)

@@ -44,12 +44,13 @@ from dedup.model import (
     Slot,
     Source,
 )
+from delivery.batch import Row, Rows, batches_of
 from delivery.broker import MemoryBroker
 from delivery.checker import Evidence, LaneInput, Log
 from delivery.header import NAME, Header, decode_header, encode_header
 from delivery.judge import Judge
 from delivery.outputs import Origin as Bundle
-from delivery.outputs import Row, encode_outputs
+from delivery.outputs import encode_outputs
 from delivery.protocol import messages as m
 from delivery.records import Output, Record
 from delivery.runner import LaneRunner
@@ -113,7 +114,7 @@ class World:
         runner.drain()
         for start, end in cuts:
             begin, until = Frontier.of([(reads, start)]), Frontier.of([(reads, end)])
-            runner.offer(m.Polled(begin, until), self.broker.read(reads, start, end))
+            runner.offer(m.Polled(begin, until), batches_of(self.broker.read(reads, start, end)))
             runner.drain()
         runner.tell(m.Ending(self.broker.high([reads])))
         runner.drain()
@@ -180,7 +181,7 @@ class World:
         seal = self.seal(lane, seq)
         rows = change(self.rows(lane, seq))
         chunks = encode_outputs(
-            Bundle(lane=lane, ref=seal.ref, minted_at_ms=seal.minted_at_ms), rows
+            Bundle(lane=lane, ref=seal.ref, minted_at_ms=seal.minted_at_ms), Rows.of(rows)
         )
         self.store.put(Blob.OUTPUTS, self.slot(lane, seq), chunks)
         self.put_seal(lane, seq, outputs=blob_ref(chunks, len(rows)), inline_outputs=b"")
@@ -226,7 +227,7 @@ class World:
         parent = mark.pop("parent", header.parent)
         forged = encode_header(Header(identity, replace(header.mark, **mark), parent))
         theirs = tuple(pair for pair in record.headers if pair[0] != NAME)
-        self.broker.append(source, replace(record, headers=(*theirs, (NAME, forged))))
+        self.broker.append(source, record._replace(headers=(*theirs, (NAME, forged))))
 
 
 def our(record: Record | None) -> Header | None:
@@ -343,10 +344,10 @@ def orphan(world: World, lane: str, seq: int, parent: tuple[int, int]) -> None:
     header = our(record)
     headers = (*record.headers[:-1], (NAME, encode_header(replace(header, parent=parent))))
     rows = [
-        replace(row, parent=parent) if row.parent == header.parent else row
+        row._replace(parent=parent) if row.parent == header.parent else row
         for row in world.rows(lane, seq)
     ]
-    world.put_record(source, offset, replace(record, headers=headers))
+    world.put_record(source, offset, record._replace(headers=headers))
     world.put_rows(lane, seq, lambda _: rows)
 
 

@@ -1,0 +1,171 @@
+"""How a publisher names its records: the ways a stage can say where the id stands.
+
+What it is: `id_from(text)` for what users write, and `names_of`, which takes the names out of a
+whole batch.
+What it must not know: hashes, verdicts, lanes.
+
+Invariants:
+    A record that names itself nowhere is named by its place; a name is never made up.
+    A way with a method `column` names a whole batch at once, and cannot fail.
+    Whatever cannot be taken out stops the stage and names the record: nothing of it is sealed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dedup.errors import InvalidUsage
+from delivery.batch import Batch
+from delivery.header import NAME, decode_header
+from delivery.records import Record
+
+#: Returns the bytes by which a record's publisher names it, or None where only its place does.
+IdFrom = Callable[[Record], bytes | None]
+
+_Rows = npt.NDArray[np.intp]
+
+
+def id_from(text: str | IdFrom | None) -> IdFrom:
+    """Return the way of naming that `text` says.
+
+    Args:
+        text: "header:NAME", "key", "value", "json:FIELD" (dots go deeper), "delivery" (the id in
+            the header of a sender that this catalog does not know), a function of the record, or
+            None: records are named by their place alone.
+
+    Raises:
+        InvalidUsage: it says none of these.
+    """
+    if text is None:
+        return _Place()
+    if callable(text):
+        return text
+    way, _, rest = text.partition(":")
+    if way in _PLAIN and not rest:
+        return _PLAIN[way]()
+    if way in _NAMED and rest:
+        return _NAMED[way](rest)
+    raise InvalidUsage(
+        "name the records of a stage",
+        f"id_from={text!r}",
+        'nothing was started: say "header:NAME", "key", "value", "json:FIELD", "delivery", or give a '
+        "function that returns bytes, or None for a record that only its place names",
+    )
+
+
+def names_of(way: IdFrom, batch: Batch, rows: _Rows) -> Sequence[bytes | None]:
+    """Return the name of each of these rows.
+
+    Raises:
+        InvalidUsage: it cannot be taken out of one of them; the message names its offset.
+    """
+    column = getattr(way, "column", None)
+    if column is not None:
+        names: Sequence[bytes | None] = column(batch, rows)
+        return names
+    return [_name(way, record) for record in batch.records(rows)]
+
+
+def _name(way: IdFrom, record: Record) -> bytes | None:
+    try:
+        return _checked(way(record))
+    except Exception as error:
+        raise InvalidUsage(
+            "take the id out of a record",
+            f"offset {record.offset} of partition {record.source.partition}",
+            f"id_from failed ({type(error).__name__}: {error}); nothing was sealed: let it "
+            "return None for a record that nothing but its place names",
+        ) from error
+
+
+def _checked(name: Any) -> bytes | None:
+    if name is None or isinstance(name, bytes):
+        return name
+    raise TypeError(f"a name is bytes or None, not {type(name).__name__}")
+
+
+class _Place:
+    """Nothing names a record but its place."""
+
+    def __call__(self, _record: Record) -> bytes | None:
+        return None
+
+    def column(self, _batch: Batch, rows: _Rows) -> list[bytes | None]:
+        return [None] * len(rows)
+
+
+class _Key:
+    """The key names a record."""
+
+    def __call__(self, record: Record) -> bytes | None:
+        return record.key
+
+    def column(self, batch: Batch, rows: _Rows) -> list[bytes | None]:
+        keys = batch.keys
+        return [keys[row] for row in rows.tolist()]
+
+
+class _Value:
+    """The whole value names a record."""
+
+    def __call__(self, record: Record) -> bytes | None:
+        return record.value
+
+    def column(self, batch: Batch, rows: _Rows) -> list[bytes | None]:
+        values = batch.values
+        return [values[row] for row in rows.tolist()]
+
+
+class _Header:
+    """A header names a record; the last of that name, as Kafka's clients read it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, record: Record) -> bytes | None:
+        return record.header(self._name)
+
+    def column(self, batch: Batch, rows: _Rows) -> list[bytes | None]:
+        name, headers = self._name, batch.headers
+        return [_last(headers[row], name) for row in rows.tolist()]
+
+
+class _Json:
+    """A field of the value, which is JSON, names a record."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path.split(".")
+
+    def __call__(self, record: Record) -> bytes | None:
+        found = record.json()
+        for step in self._path:
+            found = None if found is None else found.get(step)
+        if found is None:
+            return None
+        return found.encode() if isinstance(found, str) else json.dumps(found).encode()
+
+
+class Foreign:
+    """The id in the header of a sender that another catalog knows, taken as a foreign one."""
+
+    def __call__(self, record: Record) -> bytes | None:
+        """Return the id that the record's header says, whoever sent it."""
+        header = decode_header(record.header(NAME) or b"")
+        return None if header is None else header.id
+
+
+def _last(headers: Sequence[tuple[str, bytes]] | None, name: str) -> bytes | None:
+    if not headers:
+        return None
+    if len(headers) == 1:
+        return headers[0][1] if headers[0][0] == name else None
+    return next((value for key, value in reversed(headers) if key == name), None)
+
+
+_PLAIN: dict[str, Callable[[], IdFrom]] = {"key": _Key, "value": _Value, "delivery": Foreign}
+_NAMED: dict[str, Callable[[str], IdFrom]] = {"header": _Header, "json": _Json}
