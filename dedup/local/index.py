@@ -122,7 +122,7 @@ class LaneIndex:
             if not (self._keeper.load(self._fits) and self._follow(head)):
                 self._rebuild(head)
         if before != head and not self._is_beyond(head):
-            self._keeper.contents.forget(head)
+            self._keeper.forget(head)
         self._look(head)
         self._upkeep(head)
 
@@ -185,7 +185,7 @@ class LaneIndex:
             except Gap:
                 continue
             contents = self._keeper.contents
-            contents.forget(head)
+            self._keeper.forget(head)
             contents.fill_filters()
             contents.tag = head.ref
             self._keeper.flush()

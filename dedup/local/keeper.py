@@ -33,7 +33,7 @@ from dedup.local.overlay import merged
 from dedup.local.shared import Recipe, SharedFilter
 from dedup.local.stats import Counters
 from dedup.local.upkeep import Background, Grown, Merged, Work, due, growing, merging
-from dedup.model import HeadRef
+from dedup.model import Head, HeadRef
 from dedup.runs import open_run, write_run
 
 #: Tells of a manifest whether its tag is on the history of the head at hand.
@@ -123,6 +123,11 @@ class Keeper:
         if self._workshop is not None:
             self._workshop.close()
             self._workshop = None
+
+    def forget(self, head: Head) -> None:
+        """Let go of what no record can repeat any more; its files go with the next publication."""
+        if self.contents.forget(head):
+            self._at("forgotten")
 
     # From memory to files ---------------------------------------------------------------------
 

@@ -71,7 +71,8 @@ class Lane:
 
     seed: int = 0
     inline_bytes_max: int = 4096
-    store: MemoryStore = field(default_factory=MemoryStore)
+    store: Any = field(default_factory=MemoryStore)
+    name: str = NAME
     #: Of each id that was ever sealed the bucket it is asked for in: -1 for an external one.
     ever: dict[bytes, int] = field(default_factory=dict)
     #: Of each id of the present history the seq of its first seal.
