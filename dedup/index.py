@@ -98,16 +98,15 @@ class ExactIndex:
         elif not self._follow(head):
             self._rebuild(head)
 
-    def took(self, ref: HeadRef, parts: Sequence[Part]) -> None:
-        """Take over the ids of a seal that this process stored itself, if it comes next.
-
-        The caller knows that `ref` was won, and won behind the tag.
-        """
-        tag = self.memo.tag
-        if tag is not None and (tag.incarnation, tag.seq + 1) == (ref.incarnation, ref.seq):
-            for part in parts:
-                self._add(part)
-            self.memo.tag = ref
+    def took(self, seal: Seal, parts: Sequence[Part]) -> bool:
+        """Take the ids of a seal that this process has WON; False if they are to be read instead."""
+        tag, ref = self.memo.tag, seal.ref
+        if tag is None or (tag.incarnation, tag.seq + 1) != (ref.incarnation, ref.seq):
+            return False
+        for part in parts:
+            self._add(part)
+        self.memo.tag = ref
+        return True
 
     def holds(self, record_id: RecordId) -> bool:
         """Tell whether the id was decided at or before the tag."""

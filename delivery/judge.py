@@ -25,7 +25,7 @@ from dedup.errors import InvalidUsage
 from dedup.formats.dropped import Verdict, runs_of
 from dedup.formats.segment import BUCKET_MS, Part
 from dedup.ids import named_many, positional_many
-from dedup.model import Frontier, Head, HeadRef, Incarnation, LaneRow, ReadSeq, TopicId
+from dedup.model import Frontier, Head, Incarnation, LaneRow, ReadSeq, Seal, TopicId
 from delivery.batch import Batch
 from delivery.header import NAME, decode_headers
 from delivery.naming import Foreign, IdFrom, names_of
@@ -46,8 +46,8 @@ class Index(Protocol):
     def catch_up(self, head: Head) -> None:
         """Make the index exact for `head`."""
 
-    def took(self, ref: HeadRef, parts: Sequence[Part]) -> None:
-        """Take over the ids of a seal that this process stored itself, if it comes next."""
+    def took(self, seal: Seal, parts: Sequence[Part]) -> bool:
+        """Take the ids of a seal that this process has won; False if they are to be read instead."""
 
     def decided(self, ids: Ids, buckets: npt.NDArray[np.int64]) -> Mask:
         """Tell of each id whether it was decided; `buckets` are internal ones, or EXTERNAL."""
@@ -89,9 +89,9 @@ class Judge:
         """Read every sender's row anew: this lane lost a race or begins again."""
         self._rows.clear()
 
-    def took(self, ref: HeadRef, parts: Sequence[Part]) -> None:
-        """Take over the ids of a bundle that this process sealed, instead of reading them back."""
-        self._index.took(ref, parts)
+    def took(self, seal: Seal, parts: Sequence[Part]) -> None:
+        """Take over the ids of a seal that this process won, instead of reading them back."""
+        self._index.took(seal, parts)
 
     def judge(
         self, batches: Sequence[Batch], end: Frontier, head: Head, pending: Sequence[Verdicts]

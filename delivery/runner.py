@@ -255,6 +255,7 @@ class LaneRunner:
             inline_segment=self._catalog.inline(ids),
             inline_dropped=self._catalog.inline(drops),
         )
+        work.seal = seal
         return m.Stored(store.ticket, seal)
 
     def _put(self, kind: Blob, slot: Slot, chunks: Sequence[bytes], rows: int) -> BlobRef:
@@ -330,8 +331,8 @@ class LaneRunner:
         is discarded before anything is classified again.
         """
         for _, work in sorted(self.state.work.items()):
-            if work.origin is not None and work.origin.ref.seq <= head.ref.seq:
-                self._judge.took(work.origin.ref, work.parts)
+            if work.seal is not None and work.seal.ref.seq <= head.ref.seq:
+                self._judge.took(work.seal, work.parts)
 
     def _fresh(self) -> bytes:
         identity = self._clock.fresh()

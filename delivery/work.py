@@ -16,7 +16,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 
 from dedup.formats.segment import Part
-from dedup.model import Attempt
+from dedup.model import Attempt, Seal
 from delivery.batch import Batch, Rows
 from delivery.outputs import Origin
 from delivery.protocol import messages as m
@@ -31,8 +31,10 @@ class Work:
     attempt: Attempt
     verdicts: Verdicts
     rows: Rows = field(default_factory=Rows)
-    #: Where it stands, and the ids it decides, once it is stored.
+    #: Where it stands, once it is being stored.
     origin: Origin | None = None
+    #: What is appended, and the ids it decides, once it is stored.
+    seal: Seal | None = None
     parts: tuple[Part, ...] = ()
     dead_letters: int = 0
     delivered: bool = False

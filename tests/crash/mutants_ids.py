@@ -51,8 +51,8 @@ IDS = (
         "own ids taken over out of turn",
         "shared",
         INDEX + "took",
-        "(tag.incarnation, tag.seq + 1) == (ref.incarnation, ref.seq)",
-        "tag.seq < ref.seq",
+        "(tag.incarnation, tag.seq + 1) != (ref.incarnation, ref.seq)",
+        "tag.seq >= ref.seq",
     ),
     # Senders ----------------------------------------------------------------------------------
     one(

@@ -1,0 +1,133 @@
+"""What a stage is, as every process that runs lanes of it is told.
+
+What it is: `StageSpec`, frozen and picklable, and how lanes are named.
+What it must not know: Spark, clients, catalogs.
+
+Invariants:
+    A lane's name is a function of pipeline, stage, topic and partition alone; nothing that Spark
+    numbers is in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from dedup.expiry import WINDOW_MS_DEFAULT, WINDOW_MS_MAX
+from dedup.errors import InvalidUsage
+from dedup.model import Source
+from delivery.naming import IdFrom, id_from
+from delivery.protocol.state import Limits
+from delivery.records import Record
+
+#: What ends a bundle, whichever comes first.
+BUNDLE_ROWS = 20_000
+BUNDLE_BYTES = 4 * 1024 * 1024
+#: Rows of a lane that are read and not yet in a bundle; behind it the source is held back.
+BUFFER_ROWS_MAX = 2 * BUNDLE_ROWS
+BUFFER_BYTES_MAX = 2 * BUNDLE_BYTES
+
+#: What becomes of a repeat whose payload is not that of the record it repeats.
+Conflicts = Literal["count", "ignore", "error"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSpec:
+    """One stage.
+
+    Attributes:
+        pipeline: name of the pipeline it belongs to.
+        name: name of the stage in it.
+        reads: topic of the input edge.
+        writes: topics of the output edges, the dead letters' last if it has any.
+        call: user code: a record in, records out.
+        batch: whether `call` takes an Arrow batch instead.
+        code: version of the code, kept in every seal.
+        named: how publishers name their records; see `delivery.naming.id_from`.
+        dead_letters: topic of records that user code cannot process; None: the stage stops.
+        keep_ids: re-keying only: outputs keep the ids of their inputs.
+        by_id: re-keying only: outputs are placed by their ids.
+        conflicts: what becomes of repeats with another payload.
+        window_ms: how long a publisher may repeat itself, along the lane's own progress.
+        start: where a stage that never ran begins: at the earliest record, or behind the latest.
+        threads: how many calls of user code run at once, for code that waits.
+        bundle_rows, bundle_bytes: what ends a bundle.
+        limits: what bounds a lane.
+    """
+
+    pipeline: str
+    name: str
+    reads: str
+    writes: tuple[str, ...] = ()
+    call: Callable[..., Any]
+    batch: bool = False
+    code: str = ""
+    named: str | IdFrom | None = None
+    dead_letters: str | None = None
+    keep_ids: bool = False
+    by_id: bool = False
+    conflicts: Conflicts = "count"
+    window_ms: int = WINDOW_MS_DEFAULT
+    start: Literal["earliest", "latest"] = "earliest"
+    threads: int = 1
+    bundle_rows: int = BUNDLE_ROWS
+    bundle_bytes: int = BUNDLE_BYTES
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        """Refuse what could not run, before anything is started."""
+        for what, text in (("pipeline", self.pipeline), ("stage", self.name)):
+            if not text or "/" in text:
+                raise InvalidUsage(
+                    "declare a stage",
+                    f"{what} {text!r}",
+                    "a name is not empty and has no slash; nothing was started: choose another",
+                )
+        if not 0 < self.window_ms <= WINDOW_MS_MAX:
+            raise InvalidUsage(
+                "declare a stage",
+                f"{self.name}: a window of {self.window_ms} ms",
+                f"it is more than nothing and at most {WINDOW_MS_MAX} ms (30 days); nothing was "
+                "started",
+            )
+        id_from(self.named)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that are written, by edge."""
+        return (*self.writes, *((self.dead_letters,) if self.dead_letters else ()))
+
+    @property
+    def prefix(self) -> str:
+        """What the names of its lanes begin with."""
+        return f"{self.pipeline}/{self.name}/"
+
+    def lane(self, source: Source) -> str:
+        """Return the name of the lane that reads a partition."""
+        return f"{self.prefix}{self.reads}-{source.partition}"
+
+    def id_of(self) -> Callable[[Record], bytes | None]:
+        """Return how records are named."""
+        return id_from(self.named)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All that a process needs to run lanes of a pipeline.
+
+    Attributes:
+        catalog: its URL.
+        kafka: "host:port,host:port".
+        options: any option of Kafka's.
+        client: which client library; None: whichever is there.
+        stages: the stages.
+        home: directory of this host for the lanes' indexes; None: a temporary one.
+    """
+
+    catalog: str
+    kafka: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    client: str | None = None
+    stages: tuple[StageSpec, ...] = ()
+    home: str | None = None
