@@ -21,10 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dedup.arrays import Ids, to_raw
-from dedup.model import IDENTITY_BYTES, RecordId, Source
+from dedup.model import IDENTITY_BYTES, Frontier, RecordId, Source
 from delivery.records import Headers, Output, Record
 
 Bytes = bytes | None
+
+#: No offset is as large.
+OFFSET_MAX = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +44,11 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.offsets)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and values."""
+        return sum(map(len, filter(None, self.keys))) + sum(map(len, filter(None, self.values)))
 
     def cut(self, start: int, end: int) -> Batch:
         """Return the rows whose offsets are in [start, end)."""
@@ -72,6 +80,18 @@ class Batch:
 
     def __iter__(self) -> Iterator[Record]:
         return self.records(range(len(self)))
+
+
+def within(batches: Sequence[Batch], start: Frontier, end: Frontier) -> list[Batch]:
+    """Return the rows of a range."""
+    cut = (batch.cut(start.at(batch.source) or 0, end.at(batch.source) or 0) for batch in batches)
+    return [batch for batch in cut if len(batch)]
+
+
+def beyond(frontier: Frontier, batches: Sequence[Batch]) -> tuple[Batch, ...]:
+    """Return the rows that are not below a frontier."""
+    cut = (batch.cut(frontier.at(batch.source) or 0, OFFSET_MAX) for batch in batches)
+    return tuple(batch for batch in cut if len(batch))
 
 
 def batches_of(records: Iterable[Record]) -> list[Batch]:

@@ -15,7 +15,9 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
+from functools import partial
 from itertools import repeat
 from typing import Any, ClassVar, TypeVar
 
@@ -28,6 +30,7 @@ from dedup.model import (
     IDENTITY_BYTES,
     Attempt,
     BlobRef,
+    Counts,
     Frontier,
     Head,
     HeadRef,
@@ -37,20 +40,22 @@ from dedup.model import (
     Slot,
     TopicId,
 )
-from delivery.batch import Batch, Emissions, Rows
+from delivery import points
+from delivery.batch import Batch, Emissions, Rows, beyond, within
 from delivery.judge import Judge
 from delivery.outputs import Origin, content_digest, decode_outputs, emissions, encode_outputs
+from delivery.points import At, nowhere
 from delivery.ports import Clock, Emitter, Reader, Stage
 from delivery.protocol import messages as m
 from delivery.protocol.lane import handle
 from delivery.protocol.state import Lane, Limits
+from delivery.records import Output, Record
 from delivery.stage import Policy, StoppedByRecordError, run_record
+from delivery.verdicts import Pick
 from delivery.work import State, Work
 
 _T = TypeVar("_T")
 
-#: No offset is as large.
-OFFSET_MAX = (1 << 63) - 1
 #: Times a call that did not happen is tried again before the task fails.
 TRIES_MAX = 5
 
@@ -68,6 +73,9 @@ class LaneRunner:
         clock: time and fresh identities.
         policy: what to do with a record that user code cannot process.
         limits: what bounds the lane.
+        pool: runs user code on several records at once; their order stays.
+        sealed: is told what became of each bundle that this process sealed and delivered.
+        at: is told each place at which a test may let the process die.
     """
 
     def __init__(
@@ -82,6 +90,9 @@ class LaneRunner:
         clock: Clock,
         policy: Policy | None = None,
         limits: Limits | None = None,
+        pool: Executor | None = None,
+        sealed: Callable[[Counts], None] | None = None,
+        at: At = nowhere,
     ) -> None:
         self.name = name
         self.state = State(lane=Lane(limits=limits or Limits()))
@@ -92,6 +103,9 @@ class LaneRunner:
         self._emitter = emitter
         self._clock = clock
         self._policy = policy or Policy()
+        self._pool = pool
+        self._sealed = sealed
+        self._at = at
 
     # The loop ---------------------------------------------------------------------------------
 
@@ -106,7 +120,7 @@ class LaneRunner:
         Rows that were offered before are dropped: they are held, or sealed.
         """
         planned = self.state.lane.planned if self.state.lane.head else Frontier()
-        self.state.rows += _from(planned, batches)
+        self.state.rows += beyond(planned, batches)
         self.tell(polled)
 
     def step(self) -> bool:
@@ -175,12 +189,14 @@ class LaneRunner:
     def _classify(self, classify: m.Classify) -> m.Event | None:
         if classify.ticket <= self.state.dead:
             return None
-        batches = _within(self.state.rows, classify.start, classify.end)
+        batches = within(self.state.rows, classify.start, classify.end)
         self._hand_over_ids(classify.head)
         pending = [self.state.work[ticket].verdicts for ticket in classify.after]
         verdicts = self._again(
             lambda: self._judge.judge(batches, classify.end, classify.head, pending)
         )
+        if verdicts.conflicts and self._policy.conflict_stops:
+            raise verdicts.conflicts[0].error()
         attempt = Attempt(self._fresh())
         self.state.work[classify.ticket] = Work(attempt=attempt, verdicts=verdicts)
         # The ids of a delivered bundle were needed until here: this bundle may have been asked for
@@ -202,8 +218,7 @@ class LaneRunner:
         rows, dead_letters = Rows(), 0
         try:
             for pick in work.verdicts.picks:
-                for record in pick.batch.records(pick.rows):
-                    outputs, dead = run_record(self._stage, record, self._policy)
+                for record, (outputs, dead) in self._called(pick):
                     dead_letters += dead
                     rows.add(outputs, record, next(kept))
         except StoppedByRecordError as error:
@@ -213,6 +228,15 @@ class LaneRunner:
         rows.partitions = list(self._emitter.place(rows)) if rows else []
         work.rows, work.dead_letters = rows, dead_letters
         return m.Ran(run.ticket)
+
+    def _called(self, pick: Pick) -> Iterator[tuple[Record, tuple[Sequence[Output], int]]]:
+        """Yield each fresh record with what it became, in order."""
+        call = partial(run_record, self._stage, policy=self._policy)
+        records = pick.batch.records(pick.rows)
+        if self._pool is None:
+            return ((record, call(record)) for record in records)
+        held = list(records)
+        return zip(held, self._pool.map(call, held), strict=True)
 
     def _check_edges(self, rows: Rows) -> None:
         edges = len(self._emitter.writes)
@@ -233,7 +257,9 @@ class LaneRunner:
         work.origin = Origin(lane=self.name, ref=store.ref, minted_at_ms=store.minted_at_ms)
         slot = Slot(self.name, store.ref.incarnation, store.ref.seq, store.ref.attempt)
         chunks = encode_outputs(work.origin, work.rows)
+        self._at(points.BEFORE_OUTPUT)
         outputs = self._put(Blob.OUTPUTS, slot, chunks, len(work.rows))
+        self._at(points.MID_OUTPUT)
         work.parts = work.verdicts.parts(store.lane_time_ms)
         ids = segment_chunks(work.parts)
         segment = self._put(Blob.SEGMENT, slot, ids, len(work.verdicts.ids))
@@ -263,9 +289,11 @@ class LaneRunner:
         return self._again(lambda: self._catalog.put(kind, slot, chunks, rows))
 
     def _append(self, append: m.Append) -> m.Event:
+        self._at(points.STORED_NOT_SEALED)
         outcome = _outcome(
             lambda: self._catalog.append(self.name, append.expected, append.head, append.seal)
         )
+        self._at(points.SEAL_REPLY_LOST)
         return m.Appended(append.ticket, outcome)
 
     def _discard(self, discard: m.Discard) -> None:
@@ -285,9 +313,16 @@ class LaneRunner:
             rows = self._stored(emit)
         if rows is None:
             return m.Missing(emit.seq)
+        self._at(points.SEALED_NOT_EMITTED)
+        if self._at is not nowhere and rows:
+            self._emitter.emit(rows.cut(0, (len(rows) + 1) // 2))
+            self._at(points.MID_EMIT)
         offsets = self._again(lambda: self._emitter.emit(rows)) if rows else Frontier()
+        self._at(points.EMITTED_NOT_ACKNOWLEDGED)
         work = None if emit.ticket is None else self.state.work.get(emit.ticket)
         if work is not None:
+            if self._sealed and work.seal:
+                self._sealed(work.seal.counts)
             work.rows, work.delivered = Rows(), True
         return m.Delivered(emit.seq, offsets)
 
@@ -312,10 +347,11 @@ class LaneRunner:
         outcome = _outcome(
             lambda: self._catalog.acknowledge(self.name, acknowledge.expected, acknowledge.ack)
         )
+        self._at(points.ACKNOWLEDGED)
         return m.Acknowledged(acknowledge.ack, outcome)
 
     def _release(self, release: m.Release) -> None:
-        self.state.rows = _from(release.frontier, self.state.rows)
+        self.state.rows = beyond(release.frontier, self.state.rows)
 
     def _stop(self, stop: m.Stop) -> None:
         self.state.stopped = stop
@@ -380,15 +416,3 @@ def _outcome(call: Callable[[], bool]) -> m.Outcome:
         # Unavailable says that it did not happen; finding that out again costs one read, and one
         # path for both is one path less to be wrong.
         return m.Outcome.UNKNOWN
-
-
-def _within(batches: Sequence[Batch], start: Frontier, end: Frontier) -> list[Batch]:
-    """Return the rows of a range."""
-    cut = (batch.cut(start.at(batch.source) or 0, end.at(batch.source) or 0) for batch in batches)
-    return [batch for batch in cut if len(batch)]
-
-
-def _from(frontier: Frontier, batches: Sequence[Batch]) -> tuple[Batch, ...]:
-    """Return the rows that are not below a frontier."""
-    cut = (batch.cut(frontier.at(batch.source) or 0, OFFSET_MAX) for batch in batches)
-    return tuple(batch for batch in cut if len(batch))

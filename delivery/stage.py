@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dedup.errors import InvalidUsage
 from delivery.ports import Stage
@@ -32,6 +33,8 @@ class Policy:
     dead_letter_edge: int | None = None
     #: Re-keying only: outputs keep the id of their input, which stays external downstream.
     keep_ids: bool = False
+    #: Whether a repeat with another payload than the record it repeats stops the stage.
+    conflict_stops: bool = False
 
 
 class StoppedByRecordError(Exception):
@@ -98,12 +101,19 @@ class Function:
             return []
         if isinstance(result, Output):
             return [result]
-        if isinstance(result, str | bytes | dict):
-            return [Output(value=as_bytes(result), key=record.key)]
+        if isinstance(result, str | bytes | dict | Record):
+            return [_output(result, record)]
         return [_output(item, record) for item in result]  # type: ignore[attr-defined]
+
+
+def stage_of(call: Callable[..., Any], code: str = "") -> Stage:
+    """Return user code as a stage."""
+    return Function(call, code)
 
 
 def _output(item: object, record: Record) -> Output:
     if isinstance(item, Output):
         return item
+    if isinstance(item, Record):
+        return Output(value=item.value, key=item.key, headers=item.headers)
     return Output(value=as_bytes(item), key=record.key)

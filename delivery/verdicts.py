@@ -19,6 +19,7 @@ import numpy.typing as npt
 import xxhash
 
 from dedup.arrays import Ids, Places, order, to_raw
+from dedup.errors import InvalidUsage
 from dedup.formats.dropped import Run
 from dedup.formats.segment import Bucket, Origin, Part
 from dedup.model import IDENTITY_BYTES, Counts, ReadSeq, RecordId, Source
@@ -38,6 +39,16 @@ class Conflict:
     source: Source
     offset: int
     id: bytes
+
+    def error(self) -> InvalidUsage:
+        """Return the error of a stage that is to stop at it."""
+        return InvalidUsage(
+            "take a repeat for one",
+            f"offset {self.offset} of partition {self.source.partition}",
+            f"its id {self.id.hex()} was seen before with another payload, and the stage is to "
+            "stop at that; nothing of its bundle was sealed: let the publisher give different "
+            'records different ids, or say conflicts="count"',
+        )
 
 
 @dataclass(frozen=True, slots=True)

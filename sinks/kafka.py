@@ -63,14 +63,8 @@ class KafkaEmitter:
         self._behind: dict[Source, int] = {}
         self._producer = client.producer()
 
-    def place(self, output: Output, parent: Record) -> int:
-        """Return the partition: by key, or by the parent where there is none."""
-        assert output.edge not in self._by_id, "re-keyed records are placed together, by their ids"
-        count = self._topics[output.edge].partitions
-        return partition_of(output.key, (parent.source.partition, parent.offset), count)
-
-    def place_all(self, rows: Rows) -> list[int]:
-        """Return the partition of every row; the same as `place` for each."""
+    def place(self, rows: Rows) -> list[int]:
+        """Return the partitions: by key, or by the parent where there is none."""
         if len(self._topics) == 1:
             return self._placed(rows, 0, range(len(rows)))
         partitions = [0] * len(rows)

@@ -31,7 +31,7 @@ class SystemClock:
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop
-        self._random = random.Random(os.urandom(8))
+        self._random = random.SystemRandom()
 
     def now_ms(self) -> int:
         """Return the wall clock in milliseconds."""

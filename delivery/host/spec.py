@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from dedup.expiry import WINDOW_MS_DEFAULT, WINDOW_MS_MAX
 from dedup.errors import InvalidUsage
+from dedup.expiry import WINDOW_MS_DEFAULT, WINDOW_MS_MAX
 from dedup.model import Source
 from delivery.naming import IdFrom, id_from
 from delivery.protocol.state import Limits

@@ -1,0 +1,50 @@
+"""What a lane has done in this process, in numbers that add up.
+
+What it is: `Counters`, which a host adds up and sends along.
+What it must not know: how they are shown.
+
+Invariants:
+    Every number only grows; a rate is the difference of two looks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+
+from dedup.model import Counts
+
+
+@dataclass(slots=True)
+class Counters:
+    """Numbers of one process."""
+
+    read: int = 0
+    fresh: int = 0
+    duplicate: int = 0
+    remnant: int = 0
+    abandoned: int = 0
+    conflict: int = 0
+    dead_letter: int = 0
+    seals: int = 0
+    lost: int = 0
+    bytes_read: int = 0
+
+    def count(self, counts: Counts) -> None:
+        """Add what became of a bundle."""
+        self.read += counts.read
+        self.fresh += counts.fresh
+        self.duplicate += counts.duplicate
+        self.remnant += counts.remnant
+        self.abandoned += counts.abandoned
+        self.conflict += counts.conflict
+        self.dead_letter += counts.dead_letter
+        self.seals += 1
+
+    def add(self, other: Counters) -> None:
+        """Add another process's."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+    def document(self) -> dict[str, int]:
+        """Return them by name."""
+        return asdict(self)

@@ -1,0 +1,217 @@
+"""One lane of one stage in this process: rows that wait, and the runner they are offered to.
+
+What it is: `LaneTask`, what stands between a shared consumer and the lane runner: it knows where
+reading begins, buffers what comes, cuts it into bundles and says when the source must wait.
+What it must not know: who reads, which lanes there are besides, Spark.
+
+Invariants:
+    A bundle begins where the one before it ended and ends at a position, not at a row.
+    What waits is bounded in rows and bytes: `full` says when the source must be held back.
+    A lane that stopped takes nothing any more; why it stopped is `stopped` and `error`.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Executor
+
+from dedup.catalog.catalog import Catalog
+from dedup.local.home import Home
+from dedup.local.index import LaneIndex
+from dedup.model import Frontier, Source
+from delivery.batch import OFFSET_MAX, Batch
+from delivery.host.clock import SystemClock
+from delivery.host.counters import Counters
+from delivery.host.senders import Senders
+from delivery.host.spec import BUFFER_BYTES_MAX, BUFFER_ROWS_MAX, StageSpec
+from delivery.judge import Judge
+from delivery.points import At, nowhere
+from delivery.ports import Emitter, Reader
+from delivery.protocol import messages as m
+from delivery.runner import LaneRunner
+from delivery.stage import Policy, stage_of
+
+
+class LaneTask:
+    """One lane.
+
+    Args:
+        spec: its stage.
+        source: the partition it reads.
+        catalog, home, clock: this process's.
+        reader: the source's topics and bounds.
+        emitter: where outputs go.
+        pool: runs user code beside itself, if the stage asks for it.
+        at: is told each named step.
+    """
+
+    def __init__(
+        self,
+        spec: StageSpec,
+        source: Source,
+        *,
+        catalog: Catalog,
+        home: Home | None,
+        clock: SystemClock,
+        reader: Reader,
+        emitter: Emitter,
+        pool: Executor | None = None,
+        at: At = nowhere,
+    ) -> None:
+        self.name = spec.lane(source)
+        self.spec = spec
+        self.source = source
+        self.counters = Counters()
+        self._index = LaneIndex(catalog, self.name, window_ms=spec.window_ms, home=home)
+        self._runner = LaneRunner(
+            self.name,
+            catalog=catalog,
+            judge=Judge(
+                catalog,
+                self._index,
+                spec.id_of(),
+                Senders(catalog, source.topic),
+                payloads=spec.conflicts != "ignore",
+            ),
+            reader=reader,
+            stage=stage_of(spec.call, spec.code),
+            emitter=emitter,
+            clock=clock,
+            policy=Policy(
+                dead_letter_edge=len(spec.writes) if spec.dead_letters else None,
+                keep_ids=spec.keep_ids,
+                conflict_stops=spec.conflicts == "error",
+            ),
+            limits=spec.limits,
+            pool=pool,
+            sealed=self.counters.count,
+            at=at,
+        )
+        #: Each with its bytes.
+        self._waiting: list[tuple[Batch, int]] = []
+        self._rows = 0
+        self._bytes = 0
+        self._since: float | None = None
+        self._position = 0
+
+    # Beginning and ending ---------------------------------------------------------------------
+
+    def open(self, start: int) -> None:
+        """Load the lane, or let it begin at `start` if it never was; emit what is owed."""
+        self._runner.tell(m.Opened(Frontier.of([(self.source, start)])))
+        self._runner.drain()
+        if self.stopped is None:
+            self._position = self.planned
+
+    def end_at(self, goal: int) -> None:
+        """Let the lane end once everything below `goal` is sealed and acknowledged."""
+        self._runner.tell(m.Ending(Frontier.of([(self.source, goal)])))
+        self._runner.drain()
+
+    def close(self) -> None:
+        """Leave everything to whoever comes next."""
+        self._index.close()
+
+    @property
+    def stopped(self) -> m.Stop | None:
+        """How the lane ended in this process; None while it goes on."""
+        return self._runner.state.stopped
+
+    @property
+    def error(self) -> BaseException | None:
+        """What stopped it, if something went wrong."""
+        return self._runner.state.error
+
+    @property
+    def planned(self) -> int:
+        """Where reading begins, or goes on."""
+        return self._runner.state.lane.planned.at(self.source) or 0
+
+    @property
+    def frontier(self) -> int:
+        """The next offset that no seal covers."""
+        head = self._runner.state.lane.head
+        return (head.frontier.at(self.source) or 0) if head else 0
+
+    @property
+    def seq(self) -> int:
+        """The seq of the last seal known here."""
+        head = self._runner.state.lane.head
+        return head.ref.seq if head else -1
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything read is sealed and acknowledged."""
+        return not self._rows and self._runner.state.lane.idle
+
+    # Rows -------------------------------------------------------------------------------------
+
+    @property
+    def full(self) -> bool:
+        """Whether the source must be held back."""
+        return self._rows >= BUFFER_ROWS_MAX or self._bytes >= BUFFER_BYTES_MAX
+
+    def take(self, batch: Batch, position: int) -> None:
+        """Take what was read, and the position behind it."""
+        if len(batch):
+            if self._since is None:
+                self._since = time.monotonic()
+            size = batch.nbytes
+            self._waiting.append((batch, size))
+            self._rows += len(batch)
+            self._bytes += size
+        self._position = max(self._position, position)
+
+    def turn(self, *, linger: float = 0.0) -> bool:
+        """Offer a bundle if one is due, and do everything that can be done; False if nothing was.
+
+        Args:
+            linger: how long rows may wait for more.
+        """
+        runner = self._runner
+        moved = False
+        if self.stopped is None and runner.state.lane.hungry and self._due(linger):
+            self._offer()
+            moved = True
+        while runner.step():
+            moved = True
+        return moved
+
+    def _due(self, linger: float) -> bool:
+        if self._position <= self.planned:
+            # Somebody else sealed all of it meanwhile.
+            self._waiting, self._rows, self._bytes, self._since = [], 0, 0, None
+            return False
+        if self._rows >= self.spec.bundle_rows or self._bytes >= self.spec.bundle_bytes:
+            return True
+        return self._since is None or time.monotonic() - self._since >= linger
+
+    def _offer(self) -> None:
+        """Cut a bundle off the rows that wait."""
+        rows = size = 0
+        taken: list[Batch] = []
+        end = self._position
+        while self._waiting:
+            batch, weight = self._waiting[0]
+            if taken and size + weight > self.spec.bundle_bytes:
+                end = int(batch.offsets[0])
+                break
+            room = self.spec.bundle_rows - rows
+            if room < len(batch):
+                end = int(batch.offsets[room])
+                part, rest = batch.cut(0, end), batch.cut(end, OFFSET_MAX)
+                if room:
+                    taken.append(part)
+                self._waiting[0] = (rest, weight - part.nbytes)
+                rows, size = rows + room, size + part.nbytes
+                break
+            taken.append(batch)
+            del self._waiting[0]
+            rows, size = rows + len(batch), size + weight
+        self._rows -= rows
+        self._bytes -= size
+        self._since = time.monotonic() if self._waiting else None
+        self.counters.bytes_read += size
+        start = min(self.planned, end)
+        polled = m.Polled(Frontier.of([(self.source, start)]), Frontier.of([(self.source, end)]))
+        self._runner.offer(polled, taken)

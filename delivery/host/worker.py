@@ -1,0 +1,310 @@
+"""A process that runs lanes: reads their partitions, gives each its turns, and says how it goes.
+
+What it is: `Worker`, the one loop of resident tasks and of receivers: one consumer for all lanes of
+all stages, one emitter a stage, one catalog.
+What it must not know: who started the process, Spark, which lanes other processes run.
+
+Invariants:
+    A lane reads on from its own frontier, never from where a consumer happens to stand.
+    What is read ahead is bounded for each lane; a lane that is full holds its partition back alone.
+    A lane that stopped for a reason of its own stops the worker, and the reason is raised: nothing
+    goes on half.
+    `close` leaves everything as a killed process would, only sooner.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+from dedup.catalog.open import open_catalog
+from dedup.errors import Corrupt, DeliveryError, Fenced, Indeterminate, InvalidUsage, Unavailable
+from dedup.local.home import Home
+from dedup.model import Source
+from delivery.host.clock import SystemClock
+from delivery.host.counters import Counters
+from delivery.host.lane import LaneTask
+from delivery.host.progress import LaneProgress, Progress
+from delivery.host.spec import Plan, StageSpec
+from delivery.kafka.opening import open_client
+from delivery.kafka.port import Client, Consumer, Topic
+from delivery.points import At, nowhere
+from delivery.ports import Emitter, Reader
+from delivery.protocol import messages as m
+
+LOG = logging.getLogger(__name__)
+
+#: What one poll returns at most.
+POLL_RECORDS_MAX = 20_000
+POLL_BYTES_MAX = 4 * 1024 * 1024
+#: How long a poll waits when nothing is there.
+POLL_SECONDS = 0.05
+#: How often monitors of consumer groups are told where we stand.
+HINT_SECONDS = 5.0
+#: How often a fenced lane is tried again under its new incarnation.
+FENCED_SECONDS = 1.0
+
+
+class Worker:
+    """Runs some lanes of a pipeline in this process.
+
+    Args:
+        plan: the pipeline.
+        stop: set when the worker is to end.
+        at: is told each place at which a test may let the process die.
+    """
+
+    def __init__(
+        self, plan: Plan, stop: threading.Event | None = None, at: At = nowhere
+    ) -> None:
+        self.plan = plan
+        self.stop = stop or threading.Event()
+        self._at = at
+        self._clock = SystemClock(self.stop)
+        self._catalog = open_catalog(plan.catalog)
+        self._home = Home(Path(plan.home)) if plan.home else None
+        self._client: Client = open_client(plan.kafka, plan.options, plan.client)
+        self._consumers: dict[str, Consumer] = {}
+        self._emitters: dict[str, Emitter] = {}
+        self._pools: dict[str, ThreadPoolExecutor] = {}
+        self._lanes: dict[Source, dict[str, LaneTask]] = {}
+        self._gone = Counters()
+        self._held: set[tuple[str, Source]] = set()
+        self._hinted = time.monotonic()
+        self._closed = False
+
+    # Lanes ------------------------------------------------------------------------------------
+
+    @property
+    def lanes(self) -> list[LaneTask]:
+        """Every lane that runs here."""
+        return [lane for lanes in self._lanes.values() for lane in lanes.values()]
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic as it is now.
+
+        Raises:
+            InvalidUsage: there is none.
+        """
+        found = self._client.describe([name]).get(name)
+        if found is None:
+            raise InvalidUsage(
+                "read a topic",
+                name,
+                "there is no such topic; nothing was read: create it, or mend the name",
+            )
+        return found
+
+    def open(self, spec: StageSpec, partitions: Iterable[int], starts: Mapping[int, int]) -> None:
+        """Begin to run lanes of a stage.
+
+        Args:
+            spec: the stage.
+            partitions: of its input topic.
+            starts: where lanes that never were begin, if not at the log's first offset.
+
+        Raises:
+            DeliveryError: a lane cannot run here; nothing was skipped.
+        """
+        topic = self.topic(spec.reads)
+        sources = [Source(topic.id, number) for number in partitions]
+        low = self._client.bounds(spec.reads, sources).low
+        for source in sources:
+            if source in self._lanes and spec.name in self._lanes[source]:
+                continue
+            begin = starts.get(source.partition, low.at(source) or 0)
+            self._begin(spec, source, begin)
+
+    def _begin(self, spec: StageSpec, source: Source, begin: int) -> None:
+        lane = LaneTask(
+            spec,
+            source,
+            catalog=self._catalog,
+            home=self._home,
+            clock=self._clock,
+            reader=self._reader(spec, source),
+            emitter=self._emitter(spec),
+            pool=self._pool(spec),
+            at=self._at,
+        )
+        self._lanes.setdefault(source, {})[spec.name] = lane
+        lane.open(begin)
+        self._check(lane)
+        self._consumer(spec).add(spec.reads, {source: lane.planned})
+
+    def close_lanes(self, spec: StageSpec, partitions: Iterable[int]) -> None:
+        """Stop running lanes of a stage; what they have sealed and not delivered is the next's."""
+        chosen = set(partitions)
+        for source, lanes in list(self._lanes.items()):
+            if source.partition in chosen and spec.name in lanes:
+                self._end(lanes[spec.name])
+
+    def _end(self, lane: LaneTask) -> None:
+        self._consumer(lane.spec).remove([lane.source])
+        lane.close()
+        self._gone.add(lane.counters)
+        del self._lanes[lane.source][lane.spec.name]
+
+    # The loop ---------------------------------------------------------------------------------
+
+    def turn(self, *, linger: float = 0.0) -> bool:
+        """Read what is there and give every lane its turn; False if there was nothing to do.
+
+        Raises:
+            DeliveryError, StoppedByRecordError: a lane cannot go on; nothing was skipped.
+        """
+        moved = self._read()
+        for lane in self.lanes:
+            if lane.turn(linger=linger):
+                moved = True
+            if lane.stopped is not None:
+                self._check(lane)
+        self._hold_back()
+        self._hint()
+        return moved
+
+    def _read(self) -> bool:
+        """Poll every consumer; wait a little if there is nothing anywhere."""
+        got = False
+        for number, (name, consumer) in enumerate(self._consumers.items()):
+            last = number == len(self._consumers) - 1
+            wait = POLL_SECONDS / len(self._consumers) if not got and (last or number >= 0) else 0.0
+            for fetched in consumer.poll(
+                max_records=POLL_RECORDS_MAX, max_bytes=POLL_BYTES_MAX, timeout=wait
+            ):
+                got = True
+                lane = self._lanes.get(fetched.source, {}).get(name)
+                if lane is not None:
+                    lane.take(fetched.batch, fetched.position)
+        return got
+
+    def _hold_back(self) -> None:
+        """Pause the partitions of full lanes, and resume those that are full no more."""
+        for lane in self.lanes:
+            key = (lane.spec.name, lane.source)
+            if lane.full and key not in self._held:
+                self._consumer(lane.spec).pause([lane.source])
+                self._held.add(key)
+            elif not lane.full and key in self._held:
+                self._consumer(lane.spec).resume([lane.source])
+                self._held.discard(key)
+
+    def _check(self, lane: LaneTask) -> None:
+        """Look at a lane that stopped: one that is done stays, one that failed is raised."""
+        stop = lane.stopped
+        if stop is None or stop.end is m.End.DONE:
+            return
+        if isinstance(lane.error, Exception):
+            raise lane.error
+        raise _ended(lane.name, stop)
+
+    # Looking ----------------------------------------------------------------------------------
+
+    def progress(self) -> Progress:
+        """Return how every lane stands."""
+        counters = Counters()
+        counters.add(self._gone)
+        lanes = []
+        for lane in self.lanes:
+            counters.add(lane.counters)
+        for name, lanes_of in self._by_stage().items():
+            sources = [lane.source for lane in lanes_of]
+            try:
+                high = self._client.bounds(lanes_of[0].spec.reads, sources).high
+            except DeliveryError:
+                high = None  # how far there is to go is unknown just now
+            lanes += [
+                LaneProgress(
+                    lane=lane.name,
+                    stage=name,
+                    seq=lane.seq,
+                    frontier=lane.frontier,
+                    end=high.at(lane.source) if high else None,
+                    counters=lane.counters.document(),
+                )
+                for lane in lanes_of
+            ]
+        return Progress(lanes=tuple(lanes), counters=counters.document())
+
+    def _by_stage(self) -> dict[str, list[LaneTask]]:
+        stages: dict[str, list[LaneTask]] = {}
+        for lane in self.lanes:
+            stages.setdefault(lane.spec.name, []).append(lane)
+        return stages
+
+    def _hint(self) -> None:
+        if time.monotonic() - self._hinted < HINT_SECONDS:
+            return
+        self._hinted = time.monotonic()
+        for name, lanes in self._by_stage().items():
+            self._consumers[name].commit_hint({lane.source: lane.frontier for lane in lanes})
+
+    # Ports ------------------------------------------------------------------------------------
+
+    def _consumer(self, spec: StageSpec) -> Consumer:
+        if spec.name not in self._consumers:
+            group = f"{spec.pipeline}.{spec.name}"
+            self._consumers[spec.name] = self._client.consumer(group=group)
+        return self._consumers[spec.name]
+
+    def _reader(self, spec: StageSpec, source: Source) -> Reader:
+        from connectors.kafka import KafkaReader  # noqa: PLC0415 - the composition root knows all
+
+        return KafkaReader(self._client, spec.reads, [source.partition])
+
+    def _emitter(self, spec: StageSpec) -> Emitter:
+        from sinks.kafka import KafkaEmitter  # noqa: PLC0415 - the composition root knows all
+
+        if spec.name not in self._emitters:
+            by_id = (0,) if spec.by_id else ()
+            self._emitters[spec.name] = KafkaEmitter(self._client, spec.topics, by_id=by_id)
+        return self._emitters[spec.name]
+
+    def _pool(self, spec: StageSpec) -> ThreadPoolExecutor | None:
+        if spec.threads > 1 and spec.name not in self._pools:
+            self._pools[spec.name] = ThreadPoolExecutor(spec.threads, f"delivery-{spec.name}")
+        return self._pools.get(spec.name)
+
+    # The end ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Let go of everything. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        for lane in self.lanes:
+            with suppress(DeliveryError):
+                lane.close()
+        for pool in self._pools.values():
+            pool.shutdown(cancel_futures=True)
+        for consumer in self._consumers.values():
+            consumer.close()
+        for emitter in self._emitters.values():
+            close = getattr(emitter, "close", None)
+            if close is not None:
+                close()
+        self._client.close()
+        self._catalog.store.close()
+
+
+def _ended(lane: str, stop: m.Stop) -> DeliveryError:
+    """Return the error that a lane's end is."""
+    kind = {
+        m.End.FENCED: Fenced,
+        m.End.REFUSED: InvalidUsage,
+        m.End.INDETERMINATE: Indeterminate,
+        m.End.CORRUPT: Corrupt,
+    }.get(stop.end, Unavailable)
+    hint = {
+        m.End.FENCED: "the catalog was restored under it; start it again, and it follows",
+        m.End.REFUSED: "nothing was read or skipped: look at the topic, then reset or retire the "
+        "stage, or accept the new topic",
+        m.End.INDETERMINATE: "nothing is lost: it goes on where it stands once the catalog answers",
+        m.End.CORRUPT: "stop everything that uses this catalog, keep a copy, and restore a backup",
+    }.get(stop.end, "nothing was skipped: run it again")
+    return kind("run a lane", lane, f"{stop.why}; {hint}")
