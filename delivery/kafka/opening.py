@@ -21,6 +21,8 @@ LIBRARIES = {
     "confluent": ("confluent_kafka", "delivery.kafka.confluent.client", "ConfluentClient"),
     "kafka-python": ("kafka", "delivery.kafka.kafka_python.client", "KafkaPythonClient"),
 }
+#: What each is called where packages are installed from.
+_PACKAGES = {"confluent": "confluent-kafka", "kafka-python": "kafka-python"}
 
 
 def open_client(
@@ -45,11 +47,9 @@ def open_client(
     wanted = [client] if client is not None else list(LIBRARIES)
     installed = [name for name in wanted if find_spec(LIBRARIES[name][0]) is not None]
     if not installed:
+        packages = " or ".join(_PACKAGES[name] for name in wanted)
         raise InvalidUsage(
-            "open a Kafka client",
-            " or ".join(wanted),
-            f"it is not installed: install {wanted[0]}"
-            + ("-kafka, or leave the choice to us" if client == "confluent" else ""),
+            "open a Kafka client", " or ".join(wanted), f"it is not installed: install {packages}"
         )
     _, module, name = LIBRARIES[installed[0]]
     opened: Client = getattr(import_module(module), name)(Options.of(bootstrap, options))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import CorruptRecordError, OffsetOutOfRangeError, UnsupportedCodecError
@@ -134,6 +137,23 @@ def test_an_unknown_library_is_refused() -> None:
 def test_without_a_choice_the_fast_library_serves() -> None:
     with open_client(NOWHERE) as client:
         assert client.library == "confluent"
+
+
+def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("delivery.kafka.opening.find_spec", lambda _: None)
+    with pytest.raises(InvalidUsage, match="install confluent-kafka$"):
+        open_client(NOWHERE, {}, "confluent")
+    with pytest.raises(InvalidUsage, match="install confluent-kafka or kafka-python$"):
+        open_client(NOWHERE)
+
+
+def test_neither_library_is_needed_until_it_is_used() -> None:
+    code = (
+        "import sys, connectors.kafka, sinks.kafka, delivery.kafka.opening;"
+        "sys.exit(sorted({'kafka', 'confluent_kafka'} & set(sys.modules)) or None)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,10 @@ from dedup.errors import DeliveryError, Indeterminate, InvalidUsage, Unavailable
 
 __all__ = ["missing", "of_read", "of_write"]
 
-_UNREACHABLE = "no broker answers; nothing was changed: start it, or mend the address, and retry"
+_UNREACHABLE = (
+    "no broker answers; nothing was changed: start it, or mend the address or the security options, "
+    "and retry"
+)
 _MISSING = "there is no such topic or partition; create it, or mend the name"
 _FORBIDDEN = "the cluster refuses this user; grant access to it, or mend the credentials"
 _OUTSIDE = (

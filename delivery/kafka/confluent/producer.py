@@ -40,7 +40,7 @@ LOG = logging.getLogger(__name__)
 #: How long reports are waited for at a time, while the queue is full or being emptied.
 _SERVE_SECONDS = 0.1
 #: A report may be this much later than the time a record has for its delivery.
-_LATE_SECONDS_MAX = 10.0
+_LATE_SECONDS_MAX = 5.0
 #: How long records wait for company. A flush does not wait.
 _LINGER_MS = 5
 _KIB = 1024

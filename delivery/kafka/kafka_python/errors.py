@@ -20,7 +20,10 @@ __all__ = ["DRIVER", "of_read", "of_write"]
 #: Everything the library raises about the world or its configuration, whatever its class.
 DRIVER = (k.KafkaError, OSError, ValueError, RuntimeError)
 
-_UNREACHABLE = "no broker answers; nothing was changed: start it, or mend the address, and retry"
+_UNREACHABLE = (
+    "no broker answers; nothing was changed: start it, or mend the address or the security options, "
+    "and retry"
+)
 _FORBIDDEN = "the cluster refuses this user; grant access to it, or mend the credentials"
 _MISSING = "there is no such topic or partition; create it, or mend the name"
 _OUTSIDE = (

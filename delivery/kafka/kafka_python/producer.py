@@ -39,8 +39,9 @@ __all__ = ["KafkaPythonProducer"]
 
 LOG = logging.getLogger(__name__)
 
-#: A report may be this much later than the time a record has for its delivery.
-_LATE_SECONDS_MAX = 10.0
+#: A report may be this much later than the time a record has for its delivery. Records whose
+#: connection broke may get no report at all.
+_LATE_SECONDS_MAX = 5.0
 _LINGER_MS = 5
 _BATCH_BYTES = 256 * 1024
 #: How long an old producer may take to end its thread.
@@ -158,12 +159,12 @@ class KafkaPythonProducer:
     def _flush(self, producer: Any, reports: list[Any]) -> None:
         """Wait for every report, look at it, and forget it."""
         patience = self._keywords["delivery_timeout_ms"] / 1000 + _LATE_SECONDS_MAX
+        deadline = time.monotonic() + patience
         try:
             producer.flush(patience)
         except k.KafkaError as error:
             # Also raised about a batch that was split and whose parts are fine: the reports know.
             LOG.debug("flush: %s", error)
-        deadline = time.monotonic() + patience
         try:
             for report in reports:
                 if not report.is_done:
