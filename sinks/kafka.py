@@ -19,9 +19,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from delivery import InvalidUsage
 from delivery.batch import Emissions, Rows
-from delivery.kafka.partitioner import partition_of, partitions_of
+from delivery.kafka.partitioner import partitions_of
 from delivery.kafka.port import MESSAGE_BYTES_MIN, Client, Topic
-from delivery.ports import Frontier, Output, Record, Source, TopicId
+from delivery.ports import Frontier, Source, TopicId
 
 __all__ = ["KafkaEmitter", "examined"]
 

@@ -59,9 +59,7 @@ class Worker:
         at: is told each place at which a test may let the process die.
     """
 
-    def __init__(
-        self, plan: Plan, stop: threading.Event | None = None, at: At = nowhere
-    ) -> None:
+    def __init__(self, plan: Plan, stop: threading.Event | None = None, at: At = nowhere) -> None:
         self.plan = plan
         self.stop = stop or threading.Event()
         self._at = at

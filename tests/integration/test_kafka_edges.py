@@ -111,12 +111,9 @@ def test_each_edge_has_its_topic_and_each_row_its_place(
         for n in range(200)
     ]
     rows = rows_of(outputs, parent)
-    placed = emitter.place_all(rows)
-    assert placed == [emitter.place(output, parent) for output in outputs]
-    assert placed[:3] == [
-        partition_of(None, (3, 1000), 2),
-        partition_of(b"user-1", (3, 1000), 5),
-        partition_of(b"user-2", (3, 1000), 2),
+    placed = emitter.place(rows)
+    assert placed == [
+        partition_of(output.key, (3, 1000), topics[output.edge].partitions) for output in outputs
     ]
     ids = np.zeros((len(outputs), 2), dtype=np.uint64)
     frontier = emitter.emit(
@@ -143,7 +140,7 @@ def test_rekeyed_records_are_placed_by_their_ids(
     rows = Rows()
     for offset, name in enumerate(names):
         rows.add([Output(value=b"", key=b"same")], Record(offset=offset), name)
-    placed = emitter.place_all(rows)
+    placed = emitter.place(rows)
     assert placed == [partition_of(name, (0, 0), 7) for name in names]
     assert len(set(placed)) == 7
     emitter.close()
