@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import subprocess
 import sys
+import threading
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer
@@ -15,6 +18,7 @@ from delivery.kafka.kafka_python import errors
 from delivery.kafka.opening import LIBRARIES, open_client
 from delivery.kafka.options import Options, for_kafka_python, for_librdkafka
 from delivery.kafka.port import RECONNECT_MS_MAX
+from tests.integration.kafka_kit import LEAVES_SOCKETS
 
 SECRET = "hunter2-but-longer"  # noqa: S105  this is what must not leak
 NOWHERE = "127.0.0.1:9"
@@ -119,6 +123,20 @@ def test_secrets_are_in_no_repr_and_in_no_text() -> None:
         consumer.close()
 
 
+@pytest.mark.filterwarnings(LEAVES_SOCKETS)
+def test_kafka_pythons_own_debug_log_does_not_show_its_configuration(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("delivery.kafka.kafka_python.client._ANSWER_MS_MAX", 100)
+    threads = threading.active_count()
+    with caplog.at_level(logging.DEBUG), pytest.raises(Unavailable):
+        open_client(NOWHERE, {"sasl.password": SECRET}, "kafka-python")
+    assert caplog.records
+    assert SECRET not in caplog.text
+    assert threading.active_count() == threads, "a client that was not opened leaves no thread"
+    gc.collect()
+
+
 def test_each_role_gets_its_own_options() -> None:
     options = Options.of(NOWHERE, {"linger.ms": "7", "fetch.max.bytes": "1000000"})
     assert "linger.ms" in for_librdkafka(options, "producer")
@@ -141,9 +159,9 @@ def test_without_a_choice_the_fast_library_serves() -> None:
 
 def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("delivery.kafka.opening.find_spec", lambda _: None)
-    with pytest.raises(InvalidUsage, match="install confluent-kafka$"):
+    with pytest.raises(InvalidUsage, match=r"install confluent-kafka$"):
         open_client(NOWHERE, {}, "confluent")
-    with pytest.raises(InvalidUsage, match="install confluent-kafka or kafka-python$"):
+    with pytest.raises(InvalidUsage, match=r"install confluent-kafka or kafka-python$"):
         open_client(NOWHERE)
 
 

@@ -24,6 +24,7 @@ from dedup.model import Frontier, Source, TopicId
 from delivery.kafka.kafka_python import errors
 from delivery.kafka.kafka_python.consumer import KafkaPythonConsumer
 from delivery.kafka.kafka_python.producer import KafkaPythonProducer
+from delivery.kafka.kafka_python.starting import started
 from delivery.kafka.options import Options, for_kafka_python
 from delivery.kafka.port import (
     ANSWER_SECONDS_MAX,
@@ -55,7 +56,7 @@ class KafkaPythonClient:
             "bootstrap_timeout_ms": _ANSWER_MS_MAX,
         } | for_kafka_python(options, KafkaAdminClient.DEFAULT_CONFIG)
         self._admin: Any = self._told(
-            "open a Kafka client", options.bootstrap, lambda: KafkaAdminClient(**keywords)
+            "open a Kafka client", options.bootstrap, lambda: started(KafkaAdminClient, keywords)
         )
 
     def __repr__(self) -> str:

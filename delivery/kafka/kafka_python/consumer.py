@@ -25,6 +25,7 @@ from dedup.errors import Corrupt, InvalidUsage
 from dedup.model import Source
 from delivery.batch import Batch
 from delivery.kafka.kafka_python import errors
+from delivery.kafka.kafka_python.starting import started
 from delivery.kafka.options import Options, for_kafka_python
 from delivery.kafka.port import ANSWER_SECONDS_MAX, RESPONSE_BYTES_MAX, Fetched, empty
 from delivery.records import Headers
@@ -72,7 +73,7 @@ class KafkaPythonConsumer:
             "allow_auto_create_topics": False,
             "metrics_enabled": False,
         }
-        self._consumer: Any = self._told(lambda: KafkaConsumer(**keywords))
+        self._consumer: Any = self._told(lambda: started(KafkaConsumer, keywords))
 
     def __repr__(self) -> str:
         return f"KafkaPythonConsumer({self._options.bootstrap!r}, {len(self._sources)} partitions)"

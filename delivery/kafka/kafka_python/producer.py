@@ -25,6 +25,7 @@ from kafka.serializer import Serializer
 from dedup.model import Frontier, Source
 from delivery.batch import Emissions
 from delivery.kafka.kafka_python import errors
+from delivery.kafka.kafka_python.starting import started
 from delivery.kafka.options import Options, for_kafka_python
 from delivery.kafka.port import (
     ANSWER_SECONDS_MAX,
@@ -114,7 +115,7 @@ class KafkaPythonProducer:
 
     def _open(self) -> Any:
         try:
-            self._producer = KafkaProducer(**self._keywords)
+            self._producer = started(KafkaProducer, self._keywords)
         except errors.DRIVER as error:
             raise errors.of_read(
                 "open a Kafka producer",
