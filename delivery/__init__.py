@@ -19,10 +19,12 @@ from dedup.errors import (
 )
 
 if TYPE_CHECKING:
+    from delivery.api import Delivery
     from delivery.records import Output, Record
 
 __all__ = [
     "Corrupt",
+    "Delivery",
     "DeliveryError",
     "Fenced",
     "Indeterminate",
@@ -33,7 +35,10 @@ __all__ = [
 ]
 
 #: Where the other names are.
-_HOMES = dict.fromkeys(("Output", "Record"), "delivery.records")
+_HOMES = {
+    "Delivery": "delivery.api",
+    **dict.fromkeys(("Output", "Record"), "delivery.records"),
+}
 
 
 def __getattr__(name: str) -> Any:

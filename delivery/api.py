@@ -1,0 +1,252 @@
+"""The pipeline as users declare it: stages over topics, and what runs them.
+
+What it is: `Delivery`: where a catalog and a Kafka cluster meet, stages are declared, and an engine,
+a receiver or a wrapped job is asked for.
+What it must not know: how any engine works; each is imported when it is asked for.
+
+Invariants:
+    Declaring connects to nothing and starts nothing; what cannot work is refused where it is said.
+    A function that is declared a stage stays the function it was.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import xxhash
+
+from dedup.errors import InvalidUsage
+from dedup.expiry import WINDOW_MS_DEFAULT
+from delivery.host.spec import Conflicts, Plan, StageSpec
+from delivery.naming import IdFrom
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from delivery.query import Query
+
+_Call = TypeVar("_Call", bound=Callable[..., Any])
+
+Engine = Literal["resident", "micro-batch"]
+
+#: Milliseconds of the units in which a window is said.
+_UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+#: Partitions of an internal topic that records are re-keyed into; frozen for ever once it is made.
+REKEYED_PARTITIONS = 8
+
+
+class Delivery:
+    """A pipeline.
+
+    Args:
+        catalog: URL of the catalog: "sqlite:shop.db", "cassandra://host:9042/shop", "memory:".
+        kafka: "host:port,host:port".
+        pipeline: its name; pipelines that share a catalog have different ones.
+        options: any option of Kafka's, by Java's or librdkafka's name: TLS, SASL, …
+        client: which Kafka client library; None: confluent-kafka if it is installed.
+        home: directory of each host for the indexes of its lanes; None: a temporary one.
+    """
+
+    def __init__(
+        self,
+        *,
+        catalog: str,
+        kafka: str,
+        pipeline: str = "main",
+        options: Mapping[str, Any] | None = None,
+        client: str | None = None,
+        home: str | None = None,
+    ) -> None:
+        self.catalog = catalog
+        self.kafka = kafka
+        self.pipeline = pipeline
+        self.options = dict(options or {})
+        self.client = client
+        self.home = home
+        self._stages: dict[str, StageSpec] = {}
+
+    def __repr__(self) -> str:
+        # Options and the catalog's URL may hold a password.
+        return f"Delivery(pipeline={self.pipeline!r}, stages={list(self._stages)})"
+
+    @property
+    def stages(self) -> tuple[StageSpec, ...]:
+        """The stages declared so far."""
+        return tuple(self._stages.values())
+
+    @property
+    def plan(self) -> Plan:
+        """All that a process needs to run lanes of this pipeline."""
+        return Plan(
+            catalog=self.catalog,
+            kafka=self.kafka,
+            options=self.options,
+            client=self.client,
+            stages=self.stages,
+            home=self.home,
+        )
+
+    # Stages -----------------------------------------------------------------------------------
+
+    def stage(
+        self,
+        *,
+        reads: str,
+        writes: str | tuple[str, ...] | list[str] = (),
+        name: str | None = None,
+        id_from: str | IdFrom | None = None,
+        dedup: Literal["partition", "topic"] = "partition",
+        dead_letters: str | None = None,
+        batch: bool = False,
+        threads: int = 1,
+        window: str | timedelta | None = None,
+        conflicts: Conflicts = "count",
+        start: Literal["earliest", "latest"] = "earliest",
+        code: str | None = None,
+    ) -> Callable[[_Call], _Call]:
+        """Declare a function a stage.
+
+        Args:
+            reads: topic of the input edge.
+            writes: topic, or topics, of the output edges; `output.to(1)` goes to the second.
+            name: of the stage; by default the function's.
+            id_from: how publishers name their records: "header:NAME", "key", "value",
+                "json:FIELD", a function, or None: by their place.
+            dedup: "topic" if a publisher may repeat a record in another partition: records are
+                re-keyed by their ids first. It costs a hop and gives up the order of the input.
+            dead_letters: topic of records that the function cannot process; None: the stage stops.
+            batch: the function takes and returns `pyarrow.RecordBatch`.
+            threads: how many calls may run at once, for code that waits; order is kept.
+            window: how long a publisher may repeat itself: "24h", "7d", a timedelta.
+            conflicts: what becomes of a repeat with another payload: "count", "ignore", "error".
+            start: where a stage that never ran begins.
+            code: version of the code, kept in every seal; by default a digest of its source.
+        """
+
+        def declare(call: _Call) -> _Call:
+            known = name or call.__name__
+            edges = (writes,) if isinstance(writes, str) else tuple(writes)
+            source = reads
+            if dedup == "topic":
+                source = self._rekey(known, reads, id_from, window)
+            self._add(
+                StageSpec(
+                    pipeline=self.pipeline,
+                    name=known,
+                    reads=source,
+                    writes=edges,
+                    call=call,
+                    batch=batch,
+                    code=code if code is not None else code_of(call),
+                    named=None if dedup == "topic" else id_from,
+                    dead_letters=dead_letters,
+                    conflicts=conflicts,
+                    window_ms=window_ms(window),
+                    start="earliest" if dedup == "topic" else start,
+                    threads=threads,
+                )
+            )
+            return call
+
+        return declare
+
+    def _rekey(
+        self, stage: str, reads: str, id_from: str | IdFrom | None, window: str | timedelta | None
+    ) -> str:
+        """Declare the pass-through stage in front of one that deduplicates a whole topic."""
+        topic = f"{self.pipeline}.{stage}.by-id"
+        self._add(
+            StageSpec(
+                pipeline=self.pipeline,
+                name=f"{stage}.by-id",
+                reads=reads,
+                writes=(topic,),
+                call=passed_on,
+                code="rekey-1",
+                named=id_from,
+                keep_ids=True,
+                by_id=True,
+                window_ms=window_ms(window),
+            )
+        )
+        return topic
+
+    def _add(self, spec: StageSpec) -> None:
+        if spec.name in self._stages:
+            raise InvalidUsage(
+                "declare a stage",
+                spec.name,
+                f"pipeline {self.pipeline} has a stage of that name already; nothing was started: "
+                "say name=... for one of them",
+            )
+        self._stages[spec.name] = spec
+
+    # Running ----------------------------------------------------------------------------------
+
+    def start(self, spark: SparkSession, *, engine: Engine = "resident", **options: Any) -> Query:
+        """Start every stage of the pipeline on Spark; returns at once.
+
+        Args:
+            spark: the session; see `delivery.spark.spark_session`.
+            engine: "resident" (the default) or "micro-batch".
+            options: of the engine.
+        """
+        from delivery.spark import refuse_connect  # noqa: PLC0415 - Spark is not needed before
+
+        refuse_connect(spark)
+        if not self._stages:
+            raise InvalidUsage(
+                "start a pipeline",
+                self.pipeline,
+                "it has no stages; nothing was started: declare one with @d.stage(...)",
+            )
+        if engine == "resident":
+            from delivery.resident import start  # noqa: PLC0415 - one engine is enough
+        elif engine == "micro-batch":
+            from delivery.microbatch import start  # noqa: PLC0415 - one engine is enough
+        else:
+            raise InvalidUsage(
+                "start a pipeline",
+                f"engine={engine!r}",
+                'nothing was started: say "resident" or "micro-batch"',
+            )
+        query: Query = start(self.plan, spark, **options)
+        return query
+
+
+def passed_on(record: Any) -> Any:
+    """Return the record as it came: what a re-keying stage does."""
+    return record
+
+
+def code_of(call: Callable[..., Any]) -> str:
+    """Return a digest of a function's source, or of its bytecode where there is no source."""
+    try:
+        text = inspect.getsource(call).encode()
+    except (OSError, TypeError):
+        text = getattr(getattr(call, "__code__", None), "co_code", b"")
+    return xxhash.xxh3_64_hexdigest(text)
+
+
+def window_ms(window: str | timedelta | None) -> int:
+    """Return a window in milliseconds.
+
+    Raises:
+        InvalidUsage: it says no length of time.
+    """
+    if window is None:
+        return WINDOW_MS_DEFAULT
+    if isinstance(window, timedelta):
+        return int(window.total_seconds() * 1000)
+    found = re.fullmatch(r"(\d+)([smhd])", window)
+    if found is None:
+        raise InvalidUsage(
+            "declare a stage",
+            f"window={window!r}",
+            'nothing was started: say a number and s, m, h or d, as in "24h", or give a timedelta',
+        )
+    return int(found[1]) * _UNITS[found[2]]
