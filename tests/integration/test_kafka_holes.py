@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
 
 from connectors.kafka import KafkaReader
 from delivery.kafka.opening import LIBRARIES, open_client
-from delivery.kafka.port import Client, Topic, TopicSettings
+from delivery.kafka.port import Bounds, Client, Topic, TopicSettings
 from delivery.ports import Frontier
 from delivery.services.kafka import Kafka
 from tests.integration.kafka_kit import ARRIVAL_SECONDS_MAX, Drained, Sent, drain, emissions, take
@@ -56,6 +56,15 @@ def transact(publisher: Producer, topic: Topic, values: list[bytes], *, commit: 
         publisher.abort_transaction(ARRIVAL_SECONDS_MAX)
 
 
+def settled(client: Client, topic: Topic, end: int) -> Bounds:
+    """Wait for a log's end: a transaction has ended before its marker is in every log."""
+    deadline = time.monotonic() + ARRIVAL_SECONDS_MAX
+    bounds = client.bounds(topic.name, topic.sources)
+    while dict(bounds.high)[topic.sources[0]] < end and time.monotonic() < deadline:
+        bounds = client.bounds(topic.name, topic.sources)
+    return bounds
+
+
 def test_positions_move_over_aborted_records_and_markers(
     client: Client, topic: Topic, publisher: Producer
 ) -> None:
@@ -66,7 +75,7 @@ def test_positions_move_over_aborted_records_and_markers(
     transact(publisher, topic, [b"never"] * ABORTED, commit=False)
     # Two records and a marker; the aborted ones and a marker; one and a marker; the same again.
     end = 3 + ABORTED + 1 + 2 + ABORTED + 1
-    bounds = client.bounds(topic.name, topic.sources)
+    bounds = settled(client, topic, end)
     assert (bounds.low, bounds.high) == (Frontier.of([(source, 0)]), Frontier.of([(source, end)]))
     consumer = client.consumer()
     consumer.add(topic.name, {source: 0})
