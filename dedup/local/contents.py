@@ -55,6 +55,8 @@ class Contents:
         #: Up to here every id is in a run.
         self.flushed: HeadRef | None = None
         self.groups: dict[Bucket, Group] = {}
+        #: The seq of the last head by which something was forgotten.
+        self.forgotten = -1
         self.bare = bare
         #: Seals whose ids came into the overlay since it was last written.
         self.seals = 0
@@ -147,7 +149,10 @@ class Contents:
                 del self.groups[bucket]
                 if group.filter is not None:
                     group.filter.close()
-        return self.count < before
+        if self.count == before:
+            return False
+        self.forgotten = head.ref.seq
+        return True
 
     def close(self) -> None:
         """Let go of every file."""

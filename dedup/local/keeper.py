@@ -174,6 +174,10 @@ class Keeper:
         """Put our files into their places and name them in a manifest, if the lock can be had."""
         if self._place is None or self.contents.flushed is None:
             return
+        if self.contents.forgotten > self.contents.flushed.seq:
+            # SUBTLE: what was forgotten by a later head must not be missing under an earlier tag:
+            # a restore may keep the one and not the other, and with it what had been read by then.
+            self.flush()
         with self._place.lock() as held:
             if not held:
                 self.counters.lock_misses += 1
@@ -279,7 +283,7 @@ class Keeper:
             tag: HeadRef | None = getattr(mine, name)
             if tag is not None and tag.seq > manifest.tag.seq:
                 setattr(found, name, tag)
-        found.seals = mine.seals
+        found.seals, found.forgotten = mine.seals, mine.forgotten
         for group in mine.groups.values():
             if group.filter is not None:
                 group.filter.close()
