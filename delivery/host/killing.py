@@ -1,0 +1,86 @@
+"""A process dies where a test says: at a named point, once, as `kill -9` ends it.
+
+What it is: `killer`, which reads `DELIVERY_KILL_AT` and gives the callable that hosts hand to their
+runners. Tests of crashes set the variable; no host imports this module unless it is set.
+What it must not know: what happens at any point, which host it is in.
+
+Invariants:
+    The variable holds `POINT:MARKER` once or more, separated by commas. At POINT the process
+    creates the file MARKER and dies; where MARKER exists nothing happens. So each kill happens
+    once, whatever starts again, and a test that creates the markers beforehand and deletes one of
+    them while the pipeline runs says when.
+    A file `MARKER.victim` may hold `executor` (the JVM that this process works for) or the ids of
+    processes; they die first, then this one.
+    Death is SIGKILL: nothing is flushed, closed or told.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from dedup.errors import InvalidUsage
+from delivery.points import POINTS, At
+
+#: The variable.
+VARIABLE = "DELIVERY_KILL_AT"
+#: Beside a marker: who dies.
+VICTIM_SUFFIX = ".victim"
+EXECUTOR = "executor"
+
+
+def killer(environment: Mapping[str, str] = os.environ) -> At:
+    """Return what dies at the points that the environment names.
+
+    Raises:
+        InvalidUsage: it names no point, or no marker.
+    """
+    markers = dict(_entry(text) for text in environment.get(VARIABLE, "").split(",") if text)
+
+    def at(point: str) -> None:
+        marker = markers.get(point)
+        if marker is not None and not marker.exists():
+            _die(point, marker)
+
+    return at
+
+
+def _entry(text: str) -> tuple[str, Path]:
+    point, _, marker = text.partition(":")
+    if point not in POINTS or not marker:
+        raise InvalidUsage(
+            "die at a point",
+            f"{VARIABLE}={text}",
+            f"nothing was started: say POINT:MARKER, a point of {', '.join(POINTS)} and a file",
+        )
+    return point, Path(marker)
+
+
+def _die(point: str, marker: Path) -> None:
+    try:
+        file = os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    except FileExistsError:
+        return  # another process was quicker
+    os.write(file, f"{point} {os.getpid()}".encode())
+    os.close(file)
+    for victim in _victims(marker):
+        with suppress(ProcessLookupError):
+            os.kill(victim, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _victims(marker: Path) -> list[int]:
+    """Return who else dies; whoever is gone already is left out."""
+    try:
+        words = marker.with_name(marker.name + VICTIM_SUFFIX).read_text().split()
+    except FileNotFoundError:
+        return []
+    if words != [EXECUTOR]:
+        return [int(word) for word in words]
+    above = psutil.Process().parents()
+    return [process.pid for process in above if process.name() == "java"][:1]
