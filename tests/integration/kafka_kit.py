@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -19,6 +20,8 @@ ARRIVAL_SECONDS_MAX = 30.0
 
 #: kafka-python leaves the socket of every refused connection to the garbage collector.
 LEAVES_SOCKETS = "ignore:unclosed <socket:ResourceWarning"
+#: A level for loggers whose records would hold exceptions, frames, and so these sockets.
+NEVER = logging.CRITICAL + 1
 
 
 class Sent(NamedTuple):
