@@ -16,8 +16,6 @@ Invariants:
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,15 +24,16 @@ from dedup.errors import Unavailable
 from dedup.formats.segment import Bucket
 from dedup.local.contents import Contents
 from dedup.local.group import Counts, Held
-from dedup.local.home import At, Place, Workshop, boot, nowhere, private
+from dedup.local.home import At, Place, Workshop, nowhere, private
 from dedup.local.limits import Limits
-from dedup.local.manifest import Manifest, NamedGroup, NamedRun
+from dedup.local.manifest import Manifest
 from dedup.local.overlay import merged
 from dedup.local.shared import Recipe, SharedFilter
+from dedup.local.shelf import named, opened
 from dedup.local.stats import Counters
 from dedup.local.upkeep import Background, Grown, Merged, Work, due, growing, merging
 from dedup.model import Head, HeadRef
-from dedup.runs import open_run, write_run
+from dedup.runs import write_run
 
 #: Tells of a manifest whether its tag is on the history of the head at hand.
 Fits = Callable[[Manifest], bool]
@@ -100,7 +99,7 @@ class Keeper:
             manifest = self._place.read()
             if manifest is None or not self._like_ours(manifest) or not fits(manifest):
                 return False
-            found = self._open(manifest)
+            found = opened(manifest, self._place, self._recipe, self.new_contents())
             if found is not None:
                 self.contents.close()
                 self.contents, self._mark, self._base = found, manifest.mark, manifest.tag.seq
@@ -226,7 +225,7 @@ class Keeper:
         for group in self.contents.groups.values():
             if group.filter is not None and group.filter.path.parent != place.path:
                 group.filter.path = place.take_over(group.filter.path)
-        manifest = self._manifest(self._flushed())
+        manifest = named(self.contents, self._recipe, self._window_ms, self._flushed())
         if current is not None and replace(manifest, mark=current.mark) == current:
             return
         self.fresh("manifest")  # the workshop is there
@@ -236,32 +235,10 @@ class Keeper:
         for held in news:
             held.placed = True
 
-    def _manifest(self, tag: HeadRef) -> Manifest:
-        return Manifest(
-            mark=os.urandom(8).hex(),
-            lane=self._recipe.lane,
-            boot=boot(),
-            filters=_filters(self._recipe),
-            window_ms=self._window_ms,
-            tag=tag,
-            groups=tuple(
-                NamedGroup(
-                    group.bucket,
-                    group.filter.path.name,
-                    tuple(
-                        NamedRun(held.path.name, held.run.bucket, held.run.count, held.seq)
-                        for held in group.runs
-                    ),
-                    group.bounds().seen,
-                )
-                for group in self.contents.groups.values()
-                if group.filter is not None
-            ),
-        )
-
     def _adopt(self, manifest: Manifest) -> bool:
         """Take over what another process published, and keep what we know beyond it."""
-        found = self._open(manifest)
+        assert self._place is not None, "manifests are in places"
+        found = opened(manifest, self._place, self._recipe, self.new_contents())
         if found is None:
             return False
         mine = self.contents
@@ -291,27 +268,6 @@ class Keeper:
         self.counters.adoptions += 1
         return True
 
-    def _open(self, manifest: Manifest) -> Contents | None:
-        """Open every file that a manifest names; None if one is gone or torn."""
-        place = self._place
-        assert place is not None, "manifests are in places"
-        found = self.new_contents()
-        for named in manifest.groups:
-            group = found.groups[named.bucket] = found.new_group(named.bucket)
-            group.see(named.seen)
-            for one in named.runs:
-                run = open_run(place.path / one.name, self._recipe.lane)
-                if run is None or (run.bucket, run.count) != (one.bucket, one.count):
-                    found.close()
-                    return None
-                group.runs.append(Held(run, place.path / one.name, one.seq, placed=True))
-            if manifest.filters == _filters(self._recipe):
-                path = place.path / named.filter
-                group.filter = SharedFilter.open(self._recipe, path, named.bucket)
-        found.fill_filters()  # a filter that is gone, torn or made otherwise
-        found.tag = found.flushed = manifest.tag
-        return found
-
     def _part(self) -> None:
         """Go on apart: the lock was in other hands for so long that a filter has overrun."""
         for group in self.contents.groups.values():
@@ -330,31 +286,29 @@ class Keeper:
     # Upkeep -----------------------------------------------------------------------------------
 
     def upkeep(self, counts: Counts, fits: Fits) -> None:
-        """Adopt what was done, and do what is due: at once if it is little, else in a thread."""
-        outcome = self._background.outcome()
-        if outcome is not None and self._take(outcome):
-            self.publish(fits)
-        while not self._background.busy:
-            job = self._due(counts)
-            if job is None:
-                return
-            count, work = job
-            if count > self._limits.inline_ids:
-                self._background.start(work)
-                return
-            outcome = work(lambda: False)
-            assert outcome is not None, "nobody stops work that is done at once"
-            self._take(outcome)
-            self.publish(fits)
+        """Adopt what was done, and do what is due: at once if it is little, else in a thread.
 
-    def settle(self, counts: Counts, fits: Fits) -> None:
-        """Wait until no upkeep is due."""
-        self.upkeep(counts, fits)
-        while self._background.busy:
-            outcome = self._background.outcome(wait=True)
+        Work that fails, for want of room or because somebody deletes files, is counted, and is due
+        again after the next flush: without it everything is right, and slower.
+        """
+        try:
+            outcome = self._background.outcome()
             if outcome is not None and self._take(outcome):
                 self.publish(fits)
-            self.upkeep(counts, fits)
+            while not self._background.busy:
+                job = self._due(counts)
+                if job is None:
+                    return
+                count, work = job
+                if count > self._limits.inline_ids:
+                    self._background.start(work)
+                    return
+                outcome = work(lambda: False)
+                assert outcome is not None, "nobody stops work that is done at once"
+                self._take(outcome)
+                self.publish(fits)
+        except (OSError, Unavailable):
+            self.counters.failures += 1
 
     def _due(self, counts: Counts) -> tuple[int, Work] | None:
         for group in self.contents.groups.values():
@@ -411,9 +365,3 @@ class Keeper:
             f"{error}; no id was lost, the catalog has them all: see that the directory has room and "
             "that nobody deletes files in it, and run again",
         )
-
-
-def _filters(recipe: Recipe) -> str:
-    """Name how filters are made, without giving the key away."""
-    key = "" if recipe.key is None else hashlib.sha256(recipe.key).hexdigest()[:16]
-    return f"{recipe.engine} {recipe.rate} {key}"

@@ -30,6 +30,8 @@ class Counters:
     flushes: int = 0
     merges: int = 0
     growths: int = 0
+    #: How often upkeep found no room, or files gone: look at the disk if it grows.
+    failures: int = 0
     #: How often another process's files were taken over instead.
     adoptions: int = 0
     #: How often the lane's lock was in other hands.

@@ -115,6 +115,7 @@ class Hosts(stateful.RuleBasedStateMachine):
     @stateful.rule(number=st.integers(0, 30), torn=st.booleans())
     def damage(self, number, torn):
         """Delete a file, or put one in its place that is too short."""
+        self._rest()
         files = [path for path in self.root.rglob("*") if path.is_file()]
         if not files:
             return
@@ -130,7 +131,14 @@ class Hosts(stateful.RuleBasedStateMachine):
 
     @stateful.rule()
     def wipe(self):
+        self._rest()
         shutil.rmtree(self.root, ignore_errors=True)
+
+    def _rest(self) -> None:
+        """Wait for work in threads, so that the same steps find the same files."""
+        for index in self.indexes:
+            if index._keeper._background._future is not None:
+                index._keeper._background._future.exception()
 
     # What must hold ---------------------------------------------------------------------------
 

@@ -1,0 +1,398 @@
+"""The index on the host, way by way: who takes what from where, and what it costs."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dedup.arrays import from_raw, pack
+from dedup.errors import Corrupt
+from dedup.formats.segment import BUCKET_MS, Bucket, Origin, Part, raw_ids
+from dedup.local import Home, LaneIndex, home, shared
+from dedup.local.limits import LIMITS
+from dedup.local.overlay import CHUNKS_MAX, Chunk, Chunks, merged
+from dedup.model import Incarnation
+from tests.unit.local_lanes import NAME, TINY, WINDOW_MS, Lane
+
+ONE = Incarnation(b"1" * 16)
+TWO = Incarnation(b"2" * 16)
+
+
+def opened(lane: Lane, root: Path | None, **more: Any) -> LaneIndex:
+    settings = {"window_ms": WINDOW_MS, "limits": TINY, **more}
+    return LaneIndex(lane.catalog, NAME, home=None if root is None else Home(root), **settings)
+
+
+def filled(lane: Lane, seals: int = 12, count: int = 5) -> Lane:
+    for _ in range(seals):
+        lane.append([lane.fresh() for _ in range(count)])
+    return lane
+
+
+def all_known(index: LaneIndex, lane: Lane) -> bool:
+    index.catch_up(lane.head)
+    known = index.decided(*lane.asked(lane.sealed)).all()
+    return bool(known and not index.decided(pack([lane.fresh() for _ in range(50)])).any())
+
+
+def place_of(lane: Lane, root: Path) -> Path:
+    return Home(root).place(lane.store.url, NAME).path
+
+
+# Who takes what -----------------------------------------------------------------------------------
+
+
+def test_a_process_that_sealed_itself_reads_nothing_back(tmp_path):
+    lane = Lane()
+    with opened(lane, tmp_path) as index:
+        index.catch_up(lane.head)
+        read = index.stats.counters.catalog_reads
+        for _ in range(10):
+            assert index.took(*lane.append([lane.fresh() for _ in range(3)]))
+        assert all_known(index, lane)
+        assert index.stats.counters.catalog_reads == read
+
+
+def test_only_the_direct_successor_is_taken(tmp_path):
+    lane = Lane()
+    with opened(lane, tmp_path) as index:
+        assert not index.took(*lane.append([lane.fresh()]))
+        index.catch_up(lane.head)
+        lane.append([lane.fresh()])
+        after = lane.append([lane.fresh()])
+        assert not index.took(*after)
+        assert all_known(index, lane)
+        assert not index.took(*after)
+
+
+def test_a_seal_of_a_new_incarnation_is_read_not_taken(tmp_path):
+    lane = filled(Lane())
+    with opened(lane, tmp_path) as index:
+        index.catch_up(lane.head)
+        lane.restore(lane.backup())
+        assert not index.took(*lane.append([lane.fresh()]))
+        assert all_known(index, lane)
+
+
+def test_what_was_taken_counts_after_a_restore_too(tmp_path):
+    lane = filled(Lane(), 3)
+    lane.restore(lane.backup())
+    with opened(lane, tmp_path) as index:
+        index.catch_up(lane.head)
+        for _ in range(20):
+            seal, parts = lane.append([lane.fresh() for _ in range(3)])
+            assert index.took(seal, parts)
+            assert index.decided(from_raw(parts[0].ids)).all()
+        assert all_known(index, lane)
+
+
+def test_parts_that_are_not_all_of_the_seal_are_refused(tmp_path):
+    lane = Lane()
+    with opened(lane, tmp_path) as index:
+        index.catch_up(lane.head)
+        seal, parts = lane.append([lane.fresh(), lane.fresh()])
+        with pytest.raises(AssertionError, match="all parts"):
+            index.took(seal, (parts[0].rows(0, 1),))
+
+
+def test_an_abandoned_history_is_forgotten(tmp_path):
+    lane = filled(Lane())
+    backup = lane.backup()
+    filled(lane)
+    with opened(lane, tmp_path) as index:
+        assert all_known(index, lane)
+        gone = set(lane.sealed)
+        lane.restore(backup)
+        assert all_known(index, lane)
+        gone -= set(lane.sealed)
+        assert gone
+        assert not index.decided(pack(sorted(gone))).any()
+
+
+def test_a_missing_segment_is_corruption_not_an_empty_one():
+    lane = filled(Lane(inline_bytes_max=0))
+    lane.store.tables.chunks.clear()
+    with opened(lane, None) as index, pytest.raises(Corrupt, match="is gone"):
+        index.catch_up(lane.head)
+
+
+def test_an_internal_id_is_asked_in_its_bucket_only():
+    lane = Lane()
+    inside, outside = lane.fresh(), lane.fresh()
+    lane.append([outside], {7: [inside]})
+    with opened(lane, None) as index:
+        index.catch_up(lane.head)
+        ids = pack([inside, inside, inside, outside, outside])
+        asked = np.array([7, 8, -1, -1, 7], dtype=np.int64)
+        assert index.decided(ids, asked).tolist() == [True, False, False, True, False]
+        assert index.holds(inside)
+        assert index.decided(pack([])).tolist() == []
+
+
+def test_the_seal_and_the_digest_of_an_id_are_kept(tmp_path):
+    lane = filled(Lane(), 30)
+    with opened(lane, tmp_path) as index:
+        index.catch_up(lane.head)
+        assert index.stats.counters.merges
+        ids = list(lane.sealed)
+        seals = index.first_seen(pack(ids))
+        assert seals == [(lane.head.ref.incarnation, lane.sealed[one]) for one in ids]
+        known, digests = index.digests_of(pack([*ids, lane.fresh()]))
+        assert known.tolist() == [True] * len(ids) + [False]
+        assert digests.tolist()[:-1] == [int.from_bytes(one[:2], "little") for one in ids]
+
+
+# Starts -------------------------------------------------------------------------------------------
+
+
+def test_a_warm_start_reads_no_segment(tmp_path):
+    lane = filled(Lane())
+    with opened(lane, tmp_path) as index:
+        assert all_known(index, lane)
+    with opened(lane, tmp_path) as index:
+        assert all_known(index, lane)
+        assert index.stats.counters.catalog_reads == 0
+        assert index.stats.counters.rebuilds == 0
+
+
+def test_another_boot_is_another_beginning(tmp_path, monkeypatch):
+    lane = filled(Lane())
+    with opened(lane, tmp_path) as index:
+        assert all_known(index, lane)
+    monkeypatch.setattr(home, "boot_id", lambda: "another")
+    with opened(lane, tmp_path) as index:
+        assert all_known(index, lane)
+        assert index.stats.counters.rebuilds == 1
+
+
+@pytest.mark.parametrize(
+    "more", [{"key": b"k" * 16}, {"rate": 0.01}, {"engine": "pybloom"}], ids=str
+)
+def test_other_filters_are_made_from_the_runs(tmp_path, more):
+    lane = filled(Lane())
+    with opened(lane, tmp_path) as index:
+        assert all_known(index, lane)
+    with opened(lane, tmp_path, **more) as index:
+        assert all_known(index, lane)
+        assert index.stats.counters.rebuilds == 0
+
+
+def test_whatever_byte_of_the_manifest_is_lost_it_costs_time(tmp_path):
+    lane = filled(Lane())
+    with opened(lane, tmp_path) as index:
+        assert all_known(index, lane)
+    path = place_of(lane, tmp_path) / "manifest"
+    whole = path.read_bytes()
+    place = Home(tmp_path).place(lane.store.url, NAME)
+    assert place.read() is not None
+    for size in range(0, len(whole), 7):
+        path.write_bytes(whole[:size])
+        assert place.read() is None
+        path.write_bytes(whole[:size] + bytes([whole[size] ^ 1]) + whole[size + 1 :])
+        assert place.read() is None
+    with opened(lane, tmp_path) as index:
+        assert all_known(index, lane)
+        assert index.stats.counters.rebuilds == 1
+
+
+def test_two_catalogs_and_two_lanes_do_not_meet(tmp_path):
+    first, second = filled(Lane(seed=1)), filled(Lane(seed=2))
+    for lane in (first, second, first):
+        with opened(lane, tmp_path) as index:
+            assert all_known(index, lane)
+
+
+def test_places_of_lanes_that_are_gone_are_swept(tmp_path):
+    lane = filled(Lane())
+    house = Home(tmp_path)
+    with opened(lane, tmp_path) as index:
+        assert all_known(index, lane)
+        assert house.sweep(lane.store.url, []) == []  # its process lives
+    assert house.sweep(lane.store.url, [NAME]) == []
+    assert house.sweep(lane.store.url, []) == [place_of(lane, tmp_path)]
+    assert not place_of(lane, tmp_path).exists()
+
+
+# Beside others ------------------------------------------------------------------------------------
+
+
+def test_without_the_lock_ids_go_on_in_private_and_are_published_later(tmp_path):
+    lane = filled(Lane())
+    with opened(lane, tmp_path) as index:
+        index.catch_up(lane.head)
+        file = os.open(place_of(lane, tmp_path) / "lock", os.O_RDWR)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        filled(lane, 20)
+        assert all_known(index, lane)
+        assert index.stats.counters.lock_misses
+        before = Home(tmp_path).place(lane.store.url, NAME).read()
+        assert before is not None
+        assert before.tag.seq < lane.head.ref.seq
+        os.close(file)
+        filled(lane, 3)
+        assert all_known(index, lane)
+    after = Home(tmp_path).place(lane.store.url, NAME).read()
+    assert after is not None
+    assert after.tag == lane.head.ref
+
+
+def test_while_somebody_else_sets_bits_they_go_to_a_filter_at_the_side(tmp_path, monkeypatch):
+    monkeypatch.setattr(shared, "SIDE_IDS", 16)
+    lane = filled(Lane())
+    with opened(lane, tmp_path) as index:
+        index.catch_up(lane.head)
+        place = place_of(lane, tmp_path)
+        locks = [os.open(path, os.O_RDONLY) for path in place.glob("filter-*")]
+        for lock in locks:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        lane.append([lane.fresh() for _ in range(3)])
+        assert all_known(index, lane)
+        assert index.stats.anonymous_bytes
+        filled(lane, 20)
+        assert all_known(index, lane)
+        for lock in locks:
+            os.close(lock)
+        filled(lane, 3)
+        assert all_known(index, lane)
+    with opened(lane, tmp_path) as index:
+        assert all_known(index, lane)
+        assert index.stats.counters.rebuilds == 0
+
+
+def test_who_is_behind_takes_over_what_another_has_published(tmp_path):
+    lane = filled(Lane())
+    slow, quick = opened(lane, tmp_path), opened(lane, tmp_path)
+    slow.catch_up(lane.head)
+    filled(lane, 30)
+    quick.catch_up(lane.head)
+    read = slow.stats.counters.catalog_reads
+    assert all_known(slow, lane)
+    assert slow.stats.counters.catalog_reads - read < 30
+    slow.close()
+    quick.close()
+
+
+def test_an_older_head_is_not_told_of_what_was_sealed_on_top_of_it(tmp_path):
+    lane = filled(Lane())
+    head = lane.head
+    seal, parts = lane.append([lane.fresh()])
+    with opened(lane, tmp_path) as index:
+        index.catch_up(lane.head)
+        index.catch_up(head)
+        assert not index.decided(from_raw(parts[0].ids)).any()
+        assert index.stats.counters.rebuilds == 1
+        assert index.tag == seal.ref
+        assert all_known(index, lane)
+
+
+def test_what_was_forgotten_is_not_missing_after_a_restore(tmp_path):
+    """regression: an older tag was published without what a newer head had forgotten."""
+    lane = Lane()
+    kept = [lane.fresh() for _ in range(8)]
+    lane.append((), {0: kept})
+    backup = lane.backup()
+    with opened(lane, tmp_path) as index:
+        index.catch_up(lane.head)
+        lane.append([lane.fresh()], read=lane.head.ref.seq)
+        index.catch_up(lane.head)
+        assert not index.decided(*lane.asked(kept)).any()
+    lane.restore(backup)
+    with opened(lane, tmp_path) as index:
+        assert all_known(index, lane)
+
+
+# Work in threads ----------------------------------------------------------------------------------
+
+
+def test_long_upkeep_goes_on_in_a_thread_and_leaves_none(tmp_path):
+    lane = Lane()
+    with opened(lane, tmp_path, limits=replace(TINY, inline_ids=0)) as index:
+        index.catch_up(lane.head)
+        for _ in range(60):
+            index.took(*lane.append([lane.fresh() for _ in range(5)]))
+            index._keeper._background._future and index._keeper._background._future.result()
+            index.catch_up(lane.head)
+        assert index.stats.counters.merges
+        assert index.stats.counters.growths
+        assert all_known(index, lane)
+    assert not [one for one in threading.enumerate() if "upkeep" in one.name]
+
+
+def test_closing_waits_for_a_thread_that_works():
+    lane = Lane()
+    index = opened(lane, None, limits=replace(TINY, inline_ids=0))
+    index.catch_up(lane.head)
+    filled(lane, 60)
+    index.catch_up(lane.head)
+    index.close()
+    index.close()
+    assert not [one for one in threading.enumerate() if "upkeep" in one.name]
+
+
+def test_runs_stay_few_and_files_are_those_of_the_manifest(tmp_path):
+    lane = Lane()
+    with opened(lane, tmp_path) as index:
+        index.catch_up(lane.head)
+        for _ in range(200):
+            index.took(*lane.append([lane.fresh() for _ in range(4)], step_ms=BUCKET_MS // 10))
+            assert sum(bucket.runs for bucket in index.stats.buckets) <= 16
+        index.catch_up(lane.head)
+        assert index.stats.ids < len(lane.sealed)  # the window has passed over the first ones
+    manifest = Home(tmp_path).place(lane.store.url, NAME).read()
+    assert manifest is not None
+    left = {path.name for path in place_of(lane, tmp_path).iterdir()}
+    assert left == {*manifest.names, "manifest", "lock"}
+
+
+@pytest.mark.parametrize(("key", "alarmed"), [(None, True), (b"k" * 16, False)])
+def test_ids_that_crowd_a_filter_raise_the_alarm_unless_it_has_a_key(key, alarmed):
+    lane = Lane()
+    # All in one line of a filter without a key: the second four bytes choose it.
+    crowd = [bytes(8) + lane.random.randbytes(4) + bytes(4) for _ in range(2000)]
+    with opened(lane, None, key=key, limits=LIMITS) as index:
+        index.catch_up(lane.head)
+        lane.append(crowd)
+        assert all_known(index, lane)
+        assert bool(index.stats.alarm) == alarmed
+
+
+# Chunks -------------------------------------------------------------------------------------------
+
+
+def chunk(ids: list[bytes], seq: int, incarnation: Incarnation = ONE) -> Chunk:
+    return Chunk.of(Part(Bucket(Origin.EXTERNAL, 0), raw_ids(ids)), (incarnation, seq))
+
+
+def test_ids_that_agree_in_their_first_half_are_told_apart():
+    ids = [b"same-----" + bytes([number]) * 7 for number in range(0, 200, 2)]
+    one = chunk(ids, 1)
+    asked = [b"same-----" + bytes([number]) * 7 for number in range(200)]
+    assert (one.find(pack(asked)) >= 0).tolist() == [number % 2 == 0 for number in range(200)]
+
+
+def test_of_the_same_id_twice_the_oldest_seal_wins():
+    ids = [bytes([number]) * 16 for number in range(4)]
+    one = merged([chunk(ids[:3], 5), chunk(ids[1:], 2, TWO), chunk(ids[:1], 9)])
+    rows = one.find(pack(ids))
+    seals = [one.origins[at] for at in one.origin(rows).tolist()]
+    assert seals == [(ONE, 5), (TWO, 2), (TWO, 2), (TWO, 2)]
+    assert len(one.ids) == 4
+
+
+def test_chunks_stay_few_however_small_they_are():
+    chunks = Chunks(lambda _bucket: 0)
+    ids = [number.to_bytes(16, "big") for number in range(1000)]
+    for seq, one in enumerate(ids):
+        chunks.add(chunk([one], seq))
+        assert len(chunks.all) <= CHUNKS_MAX
+    for seq, one in enumerate(ids):
+        found = [(c, c.find(pack([one]))) for c in chunks.all]
+        [(where, row)] = [(c, rows) for c, rows in found if rows[0] >= 0]
+        assert where.origins[where.origin(row)[0]] == (ONE, seq)
