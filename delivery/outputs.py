@@ -100,18 +100,16 @@ def emissions(origin: Origin, rows: Rows, first: int = 0) -> Emissions:
         np.array(rows.parent_offsets, dtype=np.int64),
         np.array(kept, dtype=np.bool_),
     )
-    theirs = rows.headers
-    if any(theirs):
+    complete: list[Headers]
+    if any(rows.headers):
         # Of a header of our name user code has no say.
-        theirs = [tuple(pair for pair in headers if pair[0] != NAME) for headers in theirs]
-    return Emissions(
-        rows.edges,
-        rows.partitions,
-        rows.keys,
-        rows.values,
-        [(*headers, (NAME, own)) for headers, own in zip(theirs, ours, strict=True)],
-        ids,
-    )
+        complete = [
+            (*(pair for pair in theirs if pair[0] != NAME), (NAME, own))
+            for theirs, own in zip(rows.headers, ours, strict=True)
+        ]
+    else:
+        complete = [((NAME, own),) for own in ours]
+    return Emissions(rows.edges, rows.partitions, rows.keys, rows.values, complete, ids)
 
 
 def content_digest(rows: Rows) -> bytes:

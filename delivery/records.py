@@ -20,7 +20,7 @@ from dedup.model import IDENTITY_BYTES, Source, TopicId
 #: Kafka brokers and clients refuse a mebibyte with headers and overhead; this leaves room.
 RECORD_BYTES_MAX = 768 * 1024
 
-#: Two parts of this size are within the limit together, whatever they are.
+#: A value of this size needs no closer look where it is alone, or has a key of such a size.
 _PLAIN_BYTES_MAX = RECORD_BYTES_MAX // 2
 
 #: Where a record comes from that was made by hand, as in a unit test.
@@ -55,10 +55,14 @@ class Record(NamedTuple):
         headers: Mapping[str, bytes] | None = None,
     ) -> Output:
         """Return an output like this record, but for what is given; a non-bytes value is JSON."""
+        if value is None:
+            value = self.value
+        elif type(value) is not bytes:
+            value = as_bytes(value)
         return Output(
-            value=self.value if value is None else as_bytes(value),
-            key=self.key if key is None else key,
-            headers=tuple(headers.items()) if headers is not None else (),
+            value,
+            self.key if key is None else key,
+            tuple(headers.items()) if headers is not None else (),
         )
 
 
@@ -83,7 +87,7 @@ class Output(_Output):
     ) -> Self:
         """Refuse what no broker would take, before anything is stored."""
         # Most outputs are small values with bytes for a key: those need no closer look.
-        if headers or not (_plain(value) and (key is None or _plain(key))):
+        if headers or type(value) is not bytes or key is not None or len(value) > _PLAIN_BYTES_MAX:
             _check(value, key, headers)
         return super().__new__(cls, value, key, headers, edge)
 
@@ -92,11 +96,10 @@ class Output(_Output):
         return self._replace(edge=edge)
 
 
-def _plain(part: object) -> bool:
-    return type(part) is bytes and len(part) <= _PLAIN_BYTES_MAX
-
-
 def _check(value: object, key: object, headers: Headers) -> None:
+    plain = not headers and type(value) is bytes and type(key) is bytes
+    if plain and max(len(value), len(key)) <= _PLAIN_BYTES_MAX:  # type: ignore[arg-type]
+        return
     parts: list[Any] = [b"" if part is None else part for part in (value, key)]
     parts += [value for _, value in headers]
     wrong = [type(part).__name__ for part in parts if not isinstance(part, bytes)]

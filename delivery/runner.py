@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from functools import partial
 from itertools import repeat
 from typing import Any, ClassVar, TypeVar
 
@@ -49,9 +48,7 @@ from delivery.ports import Clock, Emitter, Reader, Stage
 from delivery.protocol import messages as m
 from delivery.protocol.lane import handle
 from delivery.protocol.state import Lane, Limits
-from delivery.records import Output, Record
-from delivery.stage import Policy, StoppedByRecordError, run_record
-from delivery.verdicts import Pick
+from delivery.stage import Policy, StoppedByRecordError, run_records
 from delivery.work import State, Work
 
 _T = TypeVar("_T")
@@ -218,9 +215,10 @@ class LaneRunner:
         rows, dead_letters = Rows(), 0
         try:
             for pick in work.verdicts.picks:
-                for record, (outputs, dead) in self._called(pick):
-                    dead_letters += dead
-                    rows.add(outputs, record, next(kept))
+                records = pick.batch.records(pick.rows)
+                dead_letters += run_records(
+                    self._stage, records, self._policy, rows, kept=kept, pool=self._pool
+                )
         except StoppedByRecordError as error:
             self.state.error = self.state.error or error
             return m.Broke(str(error))
@@ -228,15 +226,6 @@ class LaneRunner:
         rows.partitions = list(self._emitter.place(rows)) if rows else []
         work.rows, work.dead_letters = rows, dead_letters
         return m.Ran(run.ticket)
-
-    def _called(self, pick: Pick) -> Iterator[tuple[Record, tuple[Sequence[Output], int]]]:
-        """Yield each fresh record with what it became, in order."""
-        call = partial(run_record, self._stage, policy=self._policy)
-        records = pick.batch.records(pick.rows)
-        if self._pool is None:
-            return ((record, call(record)) for record in records)
-        held = list(records)
-        return zip(held, self._pool.map(call, held), strict=True)
 
     def _check_edges(self, rows: Rows) -> None:
         edges = len(self._emitter.writes)

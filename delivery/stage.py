@@ -11,11 +11,15 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from dedup.errors import InvalidUsage
+from dedup.model import RecordId
+from delivery.batch import Rows
 from delivery.ports import Stage
 from delivery.records import Output, Record, as_bytes
 
@@ -41,13 +45,88 @@ class StoppedByRecordError(Exception):
     """User code failed on a record, and the stage's policy is to stop. Nothing of it is sealed."""
 
 
-def run_record(stage: Stage, record: Record, policy: Policy) -> tuple[Sequence[Output], int]:
-    """Return the outputs of one record, and 1 if they are its dead letter."""
+def run_records(
+    stage: Stage,
+    records: Iterable[Record],
+    policy: Policy,
+    rows: Rows,
+    *,
+    kept: Iterator[RecordId | None],
+    pool: Executor | None = None,
+) -> int:
+    """Add what records become to `rows`, in order; return how many dead letters are among it.
+
+    Args:
+        stage: user code.
+        records: in the order of their offsets.
+        policy: what becomes of a record that keeps failing.
+        rows: what is added to.
+        kept: for each record its id if its outputs keep it, else None.
+        pool: runs user code on several records at once.
+    """
+    if pool is None and isinstance(stage, Function):
+        return _run_function(stage, records, policy, rows, kept)
+    call = partial(run_record, stage, policy=policy)
+    held = list(records)
+    dead_letters = 0
+    for record, (outputs, dead) in zip(
+        held, map(call, held) if pool is None else pool.map(call, held), strict=True
+    ):
+        dead_letters += dead
+        rows.add(outputs, record, next(kept))
+    return dead_letters
+
+
+def _run_function(
+    stage: Function,
+    records: Iterable[Record],
+    policy: Policy,
+    rows: Rows,
+    kept: Iterator[RecordId | None],
+) -> int:
+    """Do the same for a plain function: nothing of ours stands between it and most records."""
+    call, dead_letters = stage.call, 0
+    edges, keys, values = rows.edges.append, rows.keys.append, rows.values.append
+    headers, kept_ids = rows.headers.append, rows.kept_ids.append
+    partitions, offsets = rows.parent_partitions.append, rows.parent_offsets.append
+    for record, kept_id in zip(records, kept, strict=False):
+        try:
+            made: Any = call(record)
+            several: Sequence[Output] | None = (
+                None if type(made) is Output else outputs_of(made, record)
+            )
+        except Exception as error:  # noqa: BLE001 - user code may raise anything; it is tried again
+            several, dead = run_record(stage, record, policy, error)
+            dead_letters += dead
+        if several is not None:
+            rows.add(several, record, kept_id)
+            continue
+        edges(made.edge)
+        keys(made.key)
+        values(made.value)
+        headers(made.headers)
+        partitions(record.source.partition)
+        offsets(record.offset)
+        kept_ids(kept_id)
+    return dead_letters
+
+
+def run_record(
+    stage: Stage, record: Record, policy: Policy, failure: Exception | None = None
+) -> tuple[Sequence[Output], int]:
+    """Return the outputs of one record, and 1 if they are its dead letter.
+
+    Args:
+        stage: user code.
+        record: the record.
+        policy: what becomes of one that keeps failing.
+        failure: how the first try went wrong, if there was one.
+    """
+    outcome: Sequence[Output] | Exception = failure or _try(stage, record)
     for _ in range(RECORD_TRIES - 1):
-        outcome = _try(stage, record)
         if not isinstance(outcome, Exception):
-            return outcome, 0
-    outcome = _try(stage, record)
+            break
+        outcome = _try(stage, record)
     if not isinstance(outcome, Exception):
         return outcome, 0
     if policy.dead_letter_edge is None:
@@ -91,19 +170,23 @@ class Function:
     """
 
     def __init__(self, call: Callable[[Record], object], code: str = "") -> None:
-        self._call = call
+        self.call = call
         self.code = code
 
     def run(self, record: Record) -> Sequence[Output]:
         """Call the function and return its outputs as a list."""
-        result = self._call(record)
-        if result is None:
-            return []
-        if isinstance(result, Output):
-            return [result]
-        if isinstance(result, str | bytes | dict | Record):
-            return [_output(result, record)]
-        return [_output(item, record) for item in result]  # type: ignore[attr-defined]
+        return outputs_of(self.call(record), record)
+
+
+def outputs_of(result: Any, record: Record) -> list[Output]:
+    """Return what user code returned as a list of outputs."""
+    if result is None:
+        return []
+    if isinstance(result, Output):
+        return [result]
+    if isinstance(result, str | bytes | dict | Record):
+        return [_output(result, record)]
+    return [_output(item, record) for item in result]
 
 
 def stage_of(call: Callable[..., Any], code: str = "") -> Stage:
