@@ -354,8 +354,8 @@ def test_runs_stay_few_and_files_are_those_of_the_manifest(tmp_path):
 @pytest.mark.parametrize(("key", "alarmed"), [(None, True), (b"k" * 16, False)])
 def test_ids_that_crowd_a_filter_raise_the_alarm_unless_it_has_a_key(key, alarmed):
     lane = Lane()
-    # All in one line of a filter without a key: the second four bytes choose it.
-    crowd = [bytes(8) + lane.random.randbytes(4) + bytes(4) for _ in range(2000)]
+    # All in the first lines of a filter without a key: the second four bytes choose them.
+    crowd = [bytes(5) + lane.random.randbytes(7) + bytes(4) for _ in range(20_000)]
     with opened(lane, None, key=key, limits=LIMITS) as index:
         index.catch_up(lane.head)
         lane.append(crowd)
