@@ -29,6 +29,8 @@ __all__ = [
     "Reader",
     "Record",
     "Rows",
+    "Sender",
+    "Sending",
     "Source",
     "Stage",
     "TopicId",
@@ -89,6 +91,24 @@ class Emitter(Protocol):
         report without one is replaced by the partition's end, read AFTER the flush. Called again
         with the same emissions it may repeat them.
         """
+
+
+class Sending(Protocol):
+    """Records on their way."""
+
+    def done(self) -> Frontier | None:
+        """Return what `emit` would have returned once all are durable; None before.
+
+        Raises:
+            DeliveryError: not all of them will be; emit the same again.
+        """
+
+
+class Sender(Emitter, Protocol):
+    """An emitter that need not be waited for."""
+
+    def begin(self, emissions: Emissions) -> Sending:
+        """Send in order, behind everything that was begun before; wait for nothing."""
 
 
 class Clock(Protocol):

@@ -53,6 +53,13 @@ from delivery.work import State, Work
 
 _T = TypeVar("_T")
 
+#: Where a process may die before the core is told of what happened.
+_TOLD = {
+    m.Appended: points.SEAL_REPLY_LOST,
+    m.Delivered: points.EMITTED_NOT_ACKNOWLEDGED,
+    m.Acknowledged: points.ACKNOWLEDGED,
+}
+
 #: Times a call that did not happen is tried again before the task fails.
 TRIES_MAX = 5
 
@@ -108,6 +115,9 @@ class LaneRunner:
 
     def tell(self, event: m.Event) -> None:
         """Tell the core what happened, and take up what it asks for."""
+        point = _TOLD.get(type(event))
+        if point is not None:
+            self._at(point)
         self.state.lane, instructions = handle(self.state.lane, event)
         self.state.todo.extend(instructions)
 
@@ -282,7 +292,6 @@ class LaneRunner:
         outcome = _outcome(
             lambda: self._catalog.append(self.name, append.expected, append.head, append.seal)
         )
-        self._at(points.SEAL_REPLY_LOST)
         return m.Appended(append.ticket, outcome)
 
     def _discard(self, discard: m.Discard) -> None:
@@ -297,17 +306,26 @@ class LaneRunner:
     # After the seal ---------------------------------------------------------------------------
 
     def _emit(self, emit: m.Emit) -> m.Event:
+        rows = self.emissions(emit)
+        if rows is None:
+            return m.Missing(emit.seq)
+        offsets = self._again(lambda: self._emitter.emit(rows)) if rows else Frontier()
+        return self.delivered(emit, offsets)
+
+    def emissions(self, emit: m.Emit) -> Emissions | None:
+        """Return what is to be emitted, from memory or from the store; None if it is gone."""
         rows = self._own(emit)
         if rows is None:
             rows = self._stored(emit)
-        if rows is None:
-            return m.Missing(emit.seq)
-        self._at(points.SEALED_NOT_EMITTED)
-        if self._at is not nowhere and rows:
-            self._emitter.emit(rows.cut(0, (len(rows) + 1) // 2))
-            self._at(points.MID_EMIT)
-        offsets = self._again(lambda: self._emitter.emit(rows)) if rows else Frontier()
-        self._at(points.EMITTED_NOT_ACKNOWLEDGED)
+        if rows is not None:
+            self._at(points.SEALED_NOT_EMITTED)
+            if self._at is not nowhere and rows:
+                self._emitter.emit(rows.cut(0, (len(rows) + 1) // 2))
+                self._at(points.MID_EMIT)
+        return rows
+
+    def delivered(self, emit: m.Emit, offsets: Frontier) -> m.Delivered:
+        """Return the answer to an emission whose records are all durable, and let go of its rows."""
         work = None if emit.ticket is None else self.state.work.get(emit.ticket)
         if work is not None:
             if self._sealed and work.seal:
@@ -336,7 +354,6 @@ class LaneRunner:
         outcome = _outcome(
             lambda: self._catalog.acknowledge(self.name, acknowledge.expected, acknowledge.ack)
         )
-        self._at(points.ACKNOWLEDGED)
         return m.Acknowledged(acknowledge.ack, outcome)
 
     def _release(self, release: m.Release) -> None:

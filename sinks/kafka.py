@@ -21,7 +21,7 @@ from delivery import InvalidUsage
 from delivery.batch import Emissions, Rows
 from delivery.kafka.partitioner import partitions_of
 from delivery.kafka.port import MESSAGE_BYTES_MIN, Client, Topic
-from delivery.ports import Frontier, Source, TopicId
+from delivery.ports import Frontier, Sending, Source, TopicId
 
 __all__ = ["KafkaEmitter", "examined"]
 
@@ -87,6 +87,24 @@ class KafkaEmitter:
         self._doubtful = False
         return frontier
 
+    def begin(self, emissions: Emissions) -> Sending:
+        """Send in order and wait for nothing, where the client can; see `Sender`."""
+        begin = getattr(self._producer, "begin", None)
+        if begin is None or self._doubtful:
+            return _Sent(self.emit(emissions))
+        return _Begun(self, begin(self._topics, emissions))
+
+    def landed(self, sending: Sending) -> Frontier | None:
+        """Look at what was begun; see `emit` for what is checked."""
+        self._doubtful = True
+        frontier = sending.done()
+        if frontier is not None:
+            if any(offset <= self._behind.get(source, 0) for source, offset in frontier):
+                self._check_identities()
+            self._behind |= dict(frontier)
+        self._doubtful = False
+        return frontier
+
     def close(self) -> None:
         """Let go of the producer. May be called twice."""
         self._producer.close()
@@ -134,6 +152,29 @@ class KafkaEmitter:
         except InvalidUsage as error:
             return [f"the settings of topic {name} may not be read and were not checked: {error}"]
         return examined(name, settings, internal=internal)
+
+
+class _Sent:
+    """What was emitted already."""
+
+    def __init__(self, frontier: Frontier) -> None:
+        self._frontier = frontier
+
+    def done(self) -> Frontier | None:
+        """Return where it landed."""
+        return self._frontier
+
+
+class _Begun:
+    """What is on its way."""
+
+    def __init__(self, emitter: KafkaEmitter, sending: Sending) -> None:
+        self._emitter = emitter
+        self._sending = sending
+
+    def done(self) -> Frontier | None:
+        """Return where it landed, once it has."""
+        return self._emitter.landed(self._sending)
 
 
 def examined(name: str, settings: Mapping[str, str], *, internal: bool) -> list[str]:

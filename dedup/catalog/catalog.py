@@ -14,6 +14,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import xxhash
@@ -160,6 +161,10 @@ class Catalog:
         """
         head = row.head.ref.incarnation
         return self.store.delete_entries(lane, incarnation, 0, last, head=head)
+
+    def group(self) -> AbstractContextManager[None]:
+        """Return a context in which appends and acknowledgements may share one commit; see `Store`."""
+        return self.store.group()
 
     def lanes(self, prefix: str = "") -> Iterator[str]:
         """Yield the names of the lanes that begin with `prefix`."""

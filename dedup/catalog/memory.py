@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from dedup.catalog.store import Blob, RawAck, RawLane
@@ -63,6 +64,8 @@ class MemoryStore:
     """A store in this process's memory."""
 
     url = "memory:"
+
+    concurrent = False
 
     def __init__(self, tables: Tables | None = None) -> None:
         self.tables = tables if tables is not None else Tables()
@@ -214,6 +217,10 @@ class MemoryStore:
     def setting(self, name: str, value: str) -> str:
         """Store a setting once."""
         return self.tables.settings.setdefault(name, value)
+
+    def group(self) -> AbstractContextManager[None]:
+        """Return a context that changes nothing: every write is there when it returns."""
+        return nullcontext()
 
     def close(self) -> None:
         """Nothing is open."""

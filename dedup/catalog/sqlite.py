@@ -14,6 +14,8 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -37,10 +39,14 @@ _Key = tuple[Blob, Slot]
 class SqliteStore:
     """A store in one SQLite file; its threads may share it, a forked process may not."""
 
+    concurrent = False
+
     def __init__(self, path: Path) -> None:
         self._file = SqliteFile(path)
         self.url = self._file.url
         self._held: dict[_Key, tuple[bytes, ...]] = {}
+        #: Of those, what stands in a transaction that is not committed yet.
+        self._writing: set[_Key] = set()
 
     def read(self, lane: str) -> RawLane | None:
         """Return the head row."""
@@ -69,7 +75,7 @@ class SqliteStore:
                 return False
             _add_entry(write, lane, ref, entry)
             written = self._write_held(write)
-        self._drop_held(written)
+        self._file.once_written(partial(self._drop_held, written))
         return True
 
     def create(self, lane: str, row: RawLane, entry: bytes | None) -> bool:
@@ -84,7 +90,7 @@ class SqliteStore:
             if entry is not None:
                 _add_entry(write, lane, row.ref, entry)
             written = self._write_held(write)
-        self._drop_held(written)
+        self._file.once_written(partial(self._drop_held, written))
         return True
 
     def import_entries(
@@ -269,7 +275,7 @@ class SqliteStore:
             if not replaced:
                 return False
             written = self._write_held(write)
-        self._drop_held(written)
+        self._file.once_written(partial(self._drop_held, written))
         return True
 
     def note_loser(self, slot: Slot, digest: bytes) -> None:
@@ -313,13 +319,23 @@ class SqliteStore:
             )
         return str(stored)
 
+    @contextmanager
+    def group(self) -> Iterator[None]:
+        """Make all writes of the body one transaction, with one wait for the disk."""
+        try:
+            with self._file.group("write a group", self.url):
+                yield
+        finally:
+            self._writing.clear()
+
     def close(self) -> None:
         """Close the file; what no row has asked for yet is dropped, as in a crash."""
         self._file.close()
 
     def _write_held(self, write: Write) -> list[_Key]:
         """Write what is held back into the transaction of a row; returns what to drop AFTER it."""
-        held = list(self._held)
+        held = [key for key in self._held if key not in self._writing]
+        self._writing.update(held)
         for key in held:
             for at, chunk in enumerate(self._held[key]):
                 _add_chunk(write, key, at, chunk)
@@ -330,6 +346,7 @@ class SqliteStore:
         with self._file.turn("store chunks"):
             for key in keys:
                 self._held.pop(key, None)
+                self._writing.discard(key)
 
 
 def _columns(ref: HeadRef) -> tuple[Column, ...]:

@@ -148,6 +148,10 @@ class SqliteFile:
         self._pid = os.getpid()
         self._turn = threading.RLock()
         self._written = 0
+        #: What is to be done once a group is on the disk; None outside of one.
+        self._after: list[Callable[[], None]] | None = None
+        #: What went wrong inside a group: it must not be committed.
+        self._failure: BaseException | None = None
         try:
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             with translated("open the catalog", self.url):
@@ -191,7 +195,19 @@ class SqliteFile:
 
     @contextmanager
     def write(self, op: str, subject: str) -> Iterator[Write]:
-        """Run the body as one transaction; what it changed is on the disk when it returns."""
+        """Run the body as one transaction; what it changed is on the disk when it returns.
+
+        Inside a group it is on the disk when the group returns.
+        """
+        if self._after is not None:
+            with self.turn(op):
+                try:
+                    with translated(op, subject):
+                        yield self._execute
+                except BaseException as error:
+                    self._failure = error
+                    raise
+            return
         with self.exclusive(op, subject):
             with translated(op, subject):
                 self._checkpoint_if_due()
@@ -204,6 +220,32 @@ class SqliteFile:
             finally:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
+
+    @contextmanager
+    def group(self, op: str, subject: str) -> Iterator[None]:
+        """Make all writes of the body one transaction.
+
+        Raises:
+            DeliveryError: it failed, or one of the writes did: nothing of the body is there.
+        """
+        after: list[Callable[[], None]] = []
+        with self.write(op, subject):
+            self._after, self._failure = after, None
+            try:
+                yield
+            finally:
+                self._after = None
+            if self._failure is not None:
+                raise self._failure
+        for done in after:
+            done()
+
+    def once_written(self, done: Callable[[], None]) -> None:
+        """Call `done` when what was just written is on the disk: at once, or behind the group."""
+        if self._after is None:
+            done()
+        else:
+            self._after.append(done)
 
     def read(
         self, op: str, subject: str, sql: str, columns: Sequence[Column], shape: Shape

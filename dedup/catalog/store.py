@@ -19,6 +19,7 @@ Invariants every store keeps (one conformance suite proves them):
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -60,6 +61,8 @@ class RawLane:
 class Store(Protocol):
     """Where a catalog keeps its rows. One instance serves one process."""
 
+    #: Whether calls from several threads are under way at once, instead of one after the other.
+    concurrent: bool
     #: The URL it was opened by, without credentials; every message names it.
     url: str
 
@@ -140,6 +143,13 @@ class Store(Protocol):
 
     def setting(self, name: str, value: str) -> str:
         """Store a setting once for the whole catalog and return what is stored."""
+
+    def group(self) -> AbstractContextManager[None]:
+        """Return a context in which conditional writes may share one commit.
+
+        What they answer inside is true once the context has ended without an error. Where it ends
+        with one, each of them may have happened or not: nobody may act on the answers.
+        """
 
     def close(self) -> None:
         """Release what is open; a second call does nothing."""

@@ -13,9 +13,12 @@ Invariants:
 from __future__ import annotations
 
 import time
+from collections import deque
 from concurrent.futures import Executor
+from typing import TypeVar, cast
 
 from dedup.catalog.catalog import Catalog
+from dedup.errors import DeliveryError
 from dedup.local.home import Home
 from dedup.local.index import LaneIndex
 from dedup.model import Frontier, Source
@@ -26,10 +29,16 @@ from delivery.host.senders import Senders
 from delivery.host.spec import BUFFER_BYTES_MAX, BUFFER_ROWS_MAX, StageSpec
 from delivery.judge import Judge
 from delivery.points import At, nowhere
-from delivery.ports import Emitter, Reader
+from delivery.ports import Emitter, Reader, Sending
 from delivery.protocol import messages as m
 from delivery.runner import LaneRunner
 from delivery.stage import Policy, stage_of
+
+_I = TypeVar("_I", bound=m.Instruction)
+#: What lanes do together.
+_SHARED = (m.Append, m.Emit)
+#: How long an acknowledgement waits for an append to share a commit with.
+ACK_SECONDS = 0.1
 
 
 class LaneTask:
@@ -88,6 +97,11 @@ class LaneTask:
             at=at,
         )
         #: Each with its bytes.
+        self._emitter = emitter
+        self._ack: m.Acknowledge | None = None
+        self._ack_since = 0.0
+        #: Emissions on their way, in order.
+        self._sending: deque[tuple[m.Emit, Sending]] = deque()
         self._waiting: list[tuple[Batch, int]] = []
         self._rows = 0
         self._bytes = 0
@@ -142,7 +156,7 @@ class LaneTask:
     @property
     def idle(self) -> bool:
         """Whether everything read is sealed and acknowledged."""
-        return not self._rows and self._runner.state.lane.idle
+        return not (self._rows or self.waiting) and self._runner.state.lane.idle
 
     # Rows -------------------------------------------------------------------------------------
 
@@ -176,6 +190,109 @@ class LaneTask:
         while runner.step():
             moved = True
         return moved
+
+    # Phases, for a host that runs several lanes together ---------------------------------------
+
+    def prepare(self, *, linger: float = 0.0, together: bool) -> bool:
+        """Do what concerns this lane alone, up to its next write; False if nothing was done.
+
+        Args:
+            linger: how long rows may wait for more.
+            together: whether chunks are stored together with those of other lanes.
+        """
+        runner, moved = self._runner, False
+        todo = runner.state.todo
+        while True:
+            if self.stopped is None and runner.state.lane.hungry and self._due(linger):
+                self._offer()
+                moved = True
+            if not todo or isinstance(todo[0], _SHARED) or (together and type(todo[0]) is m.Store):
+                return moved
+            if isinstance(todo[0], m.Acknowledge):
+                # SUBTLE: an acknowledgement may be late, and everything may overtake it: it says
+                # only what is durable already. Waiting for company saves a wait for the disk.
+                self._ack, self._ack_since = todo[0], time.monotonic()
+                del todo[0]
+                continue
+            moved |= runner.step()
+
+    def stores(self) -> m.Instruction | None:
+        """Take the chunks to be stored next, if that is next."""
+        return self._take(m.Store)
+
+    def appends(self) -> m.Instruction | None:
+        """Take the append that is next, if it is."""
+        return self._take(m.Append)
+
+    def acknowledges(self, *, now: bool) -> m.Instruction | None:
+        """Take the acknowledgement that waits, if it has waited enough, or `now`."""
+        ack = self._ack
+        if ack is None or not (now or time.monotonic() - self._ack_since >= ACK_SECONDS):
+            return None
+        self._ack = None
+        return ack
+
+    def perform(self, instruction: m.Instruction) -> m.Event | None:
+        """Perform what was taken; its answer counts once the commit it is part of has."""
+        return self._runner.perform(instruction)
+
+    def tell(self, answer: m.Event | None) -> None:
+        """Go on from an answer."""
+        if answer is not None:
+            self._runner.tell(answer)
+
+    def emit(self) -> bool:
+        """Begin the emissions that are next, and look at those on their way."""
+        runner, moved = self._runner, False
+        while (emit := self._take(m.Emit)) is not None:
+            moved = True
+            self._send(emit)
+        while self._sending:
+            emit, sending = self._sending[0]
+            try:
+                offsets = sending.done()
+            except DeliveryError:
+                # The runner emits the same again, and waits for it; so for all behind it.
+                for lost, _ in self._sending:
+                    self.tell(runner.perform(lost))
+                self._sending.clear()
+                break
+            if offsets is None:
+                break
+            self._sending.popleft()
+            self.tell(runner.delivered(emit, offsets))
+            moved = True
+        return moved
+
+    def _send(self, emit: m.Emit) -> None:
+        begin = getattr(self._emitter, "begin", None)
+        if begin is None:
+            self.tell(self._runner.perform(emit))
+            return
+        try:
+            rows = self._runner.emissions(emit)
+            if rows:
+                self._sending.append((emit, begin(rows)))
+                return
+        except DeliveryError:
+            # Again, where whatever goes wrong is told as it should be.
+            self.tell(self._runner.perform(emit))
+            return
+        if rows is None:
+            self.tell(m.Missing(emit.seq))
+        else:
+            self.tell(self._runner.delivered(emit, Frontier()))
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something is on its way, or waits for company."""
+        return bool(self._sending) or self._ack is not None
+
+    def _take(self, kind: type[_I]) -> _I | None:
+        todo = self._runner.state.todo
+        if todo and type(todo[0]) is kind:
+            return cast("_I", todo.popleft())
+        return None
 
     def _due(self, linger: float) -> bool:
         if self._position <= self.planned:

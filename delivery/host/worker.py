@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -44,6 +44,10 @@ POLL_RECORDS_MAX = 20_000
 POLL_BYTES_MAX = 4 * 1024 * 1024
 #: How long a poll waits when nothing is there.
 POLL_SECONDS = 0.05
+#: The same while records are on their way out, or an acknowledgement waits.
+BUSY_SECONDS = 0.002
+#: Appends of so many lanes are under way at once, where the store can.
+SIDE_THREADS = 8
 #: How often monitors of consumer groups are told where we stand.
 HINT_SECONDS = 5.0
 #: How often a fenced lane is tried again under its new incarnation.
@@ -71,6 +75,7 @@ class Worker:
         self._emitters: dict[str, Emitter] = {}
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._lanes: dict[Source, dict[str, LaneTask]] = {}
+        self._side: ThreadPoolExecutor | None = None
         self._gone = Counters()
         self._held: set[tuple[str, Source]] = set()
         self._hinted = time.monotonic()
@@ -156,24 +161,65 @@ class Worker:
         Raises:
             DeliveryError, StoppedByRecordError: a lane cannot go on; nothing was skipped.
         """
-        moved = self._read()
-        for lane in self.lanes:
-            if lane.turn(linger=linger):
-                moved = True
+        lanes = self.lanes
+        moved = self._read(wait=not any(lane.waiting for lane in lanes))
+        together = self._catalog.store.concurrent
+        for lane in lanes:
+            moved |= lane.prepare(linger=linger, together=together)
+        if together:
+            self._store(lanes)
+        moved |= self._commit(lanes, idle=not moved)
+        for lane in lanes:
+            moved |= lane.emit()
             if lane.stopped is not None:
                 self._check(lane)
         self._hold_back()
         self._hint()
-        return moved
+        return moved or any(lane.waiting for lane in lanes)
 
-    def _read(self) -> bool:
+    def _store(self, lanes: Sequence[LaneTask]) -> None:
+        """Store the chunks of all lanes at once, where the store can."""
+        taken = [(lane, store) for lane in lanes if (store := lane.stores()) is not None]
+        for lane, answer in self._at_once(taken):
+            lane.tell(answer)
+
+    def _commit(self, lanes: Sequence[LaneTask], *, idle: bool) -> bool:
+        """Append what is stored, and acknowledge, with one wait for the disk where that is enough."""
+        taken = [(lane, append) for lane in lanes if (append := lane.appends()) is not None]
+        now = bool(taken) or idle
+        taken += [(lane, ack) for lane in lanes if (ack := lane.acknowledges(now=now)) is not None]
+        if not taken:
+            return False
+        answers: list[tuple[LaneTask, m.Event | None]]
+        try:
+            with self._catalog.group():
+                answers = list(self._at_once(taken))
+        except DeliveryError:
+            # Each may have happened, and none may be taken for granted: the lanes find out.
+            answers = [(lane, _unknown(instruction)) for lane, instruction in taken]
+        for lane, answer in answers:
+            lane.tell(answer)
+        return True
+
+    def _at_once(
+        self, taken: Sequence[tuple[LaneTask, m.Instruction]]
+    ) -> Iterator[tuple[LaneTask, m.Event | None]]:
+        """Perform one instruction for each of several lanes."""
+        if len(taken) < 2 or not self._catalog.store.concurrent:  # noqa: PLR2004 - one is not several
+            return ((lane, lane.perform(instruction)) for lane, instruction in taken)
+        if self._side is None:
+            self._side = ThreadPoolExecutor(SIDE_THREADS, "delivery-catalog")
+        done = self._side.map(lambda one: one[0].perform(one[1]), taken)
+        return zip((lane for lane, _ in taken), done, strict=True)
+
+    def _read(self, *, wait: bool) -> bool:
         """Poll every consumer; wait a little if there is nothing anywhere."""
         got = False
-        for number, (name, consumer) in enumerate(self._consumers.items()):
-            last = number == len(self._consumers) - 1
-            wait = POLL_SECONDS / len(self._consumers) if not got and (last or number >= 0) else 0.0
+        seconds = POLL_SECONDS if wait else BUSY_SECONDS
+        for name, consumer in self._consumers.items():
+            timeout = 0.0 if got else seconds / len(self._consumers)
             for fetched in consumer.poll(
-                max_records=POLL_RECORDS_MAX, max_bytes=POLL_BYTES_MAX, timeout=wait
+                max_records=POLL_RECORDS_MAX, max_bytes=POLL_BYTES_MAX, timeout=timeout
             ):
                 got = True
                 lane = self._lanes.get(fetched.source, {}).get(name)
@@ -278,7 +324,7 @@ class Worker:
         for lane in self.lanes:
             with suppress(DeliveryError):
                 lane.close()
-        for pool in self._pools.values():
+        for pool in (*self._pools.values(), *([self._side] if self._side else [])):
             pool.shutdown(cancel_futures=True)
         for consumer in self._consumers.values():
             consumer.close()
@@ -288,6 +334,14 @@ class Worker:
                 close()
         self._client.close()
         self._catalog.store.close()
+
+
+def _unknown(instruction: m.Instruction) -> m.Event:
+    """Return the answer to a write that may have happened."""
+    if isinstance(instruction, m.Append):
+        return m.Appended(instruction.ticket, m.Outcome.UNKNOWN)
+    assert isinstance(instruction, m.Acknowledge), "only writes of one row share a commit"
+    return m.Acknowledged(instruction.ack, m.Outcome.UNKNOWN)
 
 
 def _ended(lane: str, stop: m.Stop) -> DeliveryError:

@@ -393,6 +393,7 @@ class LaneWorld:
 
 
 def _may_overtake(later: m.Instruction, earlier: m.Instruction) -> bool:
-    if not isinstance(later, _OVERTAKING) or not isinstance(earlier, _OVERTAKING):
-        return False
-    return not (isinstance(later, m.Emit) and isinstance(earlier, m.Emit))
+    if isinstance(earlier, m.Emit | m.Acknowledge):
+        # A host may wait for several of them at once, and go on meanwhile.
+        return type(later) is not type(earlier)
+    return isinstance(later, _OVERTAKING) and isinstance(earlier, _OVERTAKING)

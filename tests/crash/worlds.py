@@ -313,7 +313,9 @@ DEEP_SOLO = replace(SOLO, faults=2, swaps=2)
 DEEP_CHAIN = replace(CHAIN, zombies=("w/s/S",), records=written("a"), faults=1)
 DEEP_RECEIVERS = replace(CHAIN_ZOMBIE, zombies=("w/r/R",), faults=1)
 DEEP_COLLECTED = replace(COLLECTED, records=written("aa"))
-DEEP_SLEEPER = replace(COLLECTED, faults=1, kinds=frozenset({Fault.LATE, Fault.CRASH_BEFORE}))
+#: Everything at once: two faults, a second process that may sleep for as long as it likes and wake up
+#: behind the collector, and the collector at any moment.
+DEEP_SLEEPER = replace(COLLECTED, faults=2, kinds=frozenset({Fault.LATE, Fault.CRASH_BEFORE}))
 DEEP_COLLECTOR = replace(COLLECTOR_FAILS, faults=2, collectors=("w/s/S", "w/s/S"))
 DEEP_COMPACTED = replace(COMPACTED, records=written("aa"))
 DEEP_RESTORED = replace(RESTORED, faults=1)
@@ -330,7 +332,7 @@ class Pinned:
 
 
 WORLDS = {
-    "solo": Pinned(SOLO, 798),
+    "solo": Pinned(SOLO, 800),
     "zombie": Pinned(ZOMBIE, 44_631),
     "shared": Pinned(SHARED, 20_732),
     "stage": Pinned(STAGE, 298),
@@ -357,7 +359,7 @@ WORLDS = {
     "deep-chain": Pinned(DEEP_CHAIN, 487_904, deep=True),
     "deep-receivers": Pinned(DEEP_RECEIVERS, 130_497, deep=True),
     "deep-collected": Pinned(DEEP_COLLECTED, 145_928, deep=True),
-    "deep-sleeper": Pinned(DEEP_SLEEPER, 176_322, deep=True),
+    "deep-sleeper": Pinned(DEEP_SLEEPER, 2_072_592, deep=True),
     "deep-collector": Pinned(DEEP_COLLECTOR, 565_499, deep=True),
     "deep-compacted": Pinned(DEEP_COMPACTED, 16_648, deep=True),
     "deep-restored": Pinned(DEEP_RESTORED, 49_345, deep=True),

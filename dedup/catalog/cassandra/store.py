@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from dedup.catalog.cassandra import cql
@@ -38,6 +39,8 @@ _SEQ_MAX = (1 << 63) - 1
 
 class CassandraStore:
     """A store in one keyspace; threads may share it, and forked processes too."""
+
+    concurrent = True
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -257,6 +260,10 @@ class CassandraStore:
     def setting(self, name: str, value: str) -> str:
         """Store a setting once."""
         return setting(self._connection, name, value)
+
+    def group(self) -> AbstractContextManager[None]:
+        """Return a context that changes nothing: every write is there when it returns."""
+        return nullcontext()
 
     def close(self) -> None:
         """Close this process's session."""

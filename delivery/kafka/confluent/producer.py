@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -47,6 +48,46 @@ _KIB = 1024
 #: Reports of one partition: the last record that arrived under None, and one per kind of failure.
 #: A dictionary's own `__setitem__` takes (error, message) without a function of ours.
 _Reports = dict[KafkaError | None, Message]
+_Told = Callable[[KafkaError | None, Message], None]
+
+
+class ConfluentSending:
+    """Records on their way through one producer.
+
+    Reports of one partition come in the order of its records, so the last record's is the last.
+    """
+
+    def __init__(
+        self,
+        owner: ConfluentProducer,
+        producer: Producer,
+        topics: Sequence[Topic],
+        emissions: Emissions,
+    ) -> None:
+        self.producer = producer
+        self.topics = topics
+        self.deadline = time.monotonic() + owner.patience()
+        self._owner = owner
+        places = list(zip(emissions.edges, emissions.partitions, strict=True))
+        last = {place: row for row, place in enumerate(places)}
+        self.reports: dict[tuple[int, int], _Reports] = {place: {} for place in last}
+        #: Partitions whose last record has no report yet.
+        self.left = len(last)
+        record: dict[tuple[int, int], _Told] = {
+            place: report.__setitem__ for place, report in self.reports.items()
+        }
+        #: What is told of each record's report.
+        self.told: list[_Told] = [record[place] for place in places]
+        for place, row in last.items():
+            self.told[row] = partial(self._last, self.reports[place])
+
+    def done(self) -> Frontier | None:
+        """Return where it landed, or None while records are on their way; see `Sending`."""
+        return self._owner.finish(self)
+
+    def _last(self, report: _Reports, error: KafkaError | None, message: Message) -> None:
+        report[error] = message
+        self.left -= 1
 
 
 class ConfluentProducer:
@@ -80,19 +121,38 @@ class ConfluentProducer:
 
     def emit(self, topics: Sequence[Topic], emissions: Emissions) -> Frontier:
         """Send in order, flush, and say where it landed; see the port."""
-        producer = self._producer or self._open()
-        reports: dict[tuple[int, int], _Reports] = {
-            place: {} for place in set(zip(emissions.edges, emissions.partitions, strict=True))
-        }
+        sending = self.begin(topics, emissions)
         try:
-            self._send(producer, topics, emissions, reports)
-            self._flush(producer)
+            self._flush(sending.producer)
         except BaseException:
             self._throw_away()
             raise
+        landed = sending.done()
+        assert landed is not None, "whatever was flushed is reported"
+        return landed
+
+    def begin(self, topics: Sequence[Topic], emissions: Emissions) -> ConfluentSending:
+        """Send in order and wait for nothing; `done` of what is returned says where it landed."""
+        producer = self._producer or self._open()
+        sending = ConfluentSending(self, producer, topics, emissions)
+        try:
+            self._send(producer, topics, emissions, sending.told)
+        except BaseException:
+            self._throw_away()
+            raise
+        return sending
+
+    def finish(self, sending: ConfluentSending) -> Frontier | None:
+        """Serve reports, and look at those of one sending."""
+        if self._producer is not sending.producer:
+            # Another sending failed, and everything that was on its way went with its producer.
+            raise self._late()
+        sending.producer.poll(0)
+        if sending.left and time.monotonic() < sending.deadline:
+            return None
         failed = [
-            (topics[edge].name, partition, error)
-            for (edge, partition), report in reports.items()
+            (sending.topics[edge].name, partition, error)
+            for (edge, partition), report in sending.reports.items()
             for error in report
             if error is not None
         ]
@@ -100,7 +160,15 @@ class ConfluentProducer:
             self._throw_away()
             name, partition, error = failed[0]
             raise self._wrong(f"{name}[{partition}]", error)
-        return self._behind(topics, reports)
+        if sending.left:
+            self._throw_away()
+            raise self._late()
+        return self._behind(sending.topics, sending.reports)
+
+    def patience(self) -> float:
+        """Return how long a record may be on its way."""
+        given = self._config.get("message.timeout.ms") or self._config["delivery.timeout.ms"]
+        return int(given) / 1000 + _LATE_SECONDS_MAX
 
     def close(self) -> None:
         """Let go of everything."""
@@ -126,11 +194,10 @@ class ConfluentProducer:
         producer: Producer,
         topics: Sequence[Topic],
         emissions: Emissions,
-        reports: dict[tuple[int, int], _Reports],
+        told: Sequence[_Told],
     ) -> None:
         """Hand everything to librdkafka."""
         names = [topic.name for topic in topics]
-        told = {place: report.__setitem__ for place, report in reports.items()}
         produce: Any = producer.produce
         columns = zip(
             emissions.edges,
@@ -138,10 +205,11 @@ class ConfluentProducer:
             emissions.keys,
             emissions.values,
             map(list, emissions.headers),
+            told,
             strict=True,
         )
-        for edge, partition, key, value, headers in columns:
-            row = (names[edge], value, key, partition, told[edge, partition], None, 0, headers)
+        for edge, partition, key, value, headers, report in columns:
+            row = (names[edge], value, key, partition, report, None, 0, headers)
             try:
                 produce(*row)
             except BufferError:
@@ -152,7 +220,7 @@ class ConfluentProducer:
 
     def _send_when_there_is_room(self, producer: Producer, row: tuple[Any, ...]) -> None:
         # Every record in the queue is reported within its time, so there is room by then.
-        deadline = time.monotonic() + self._patience()
+        deadline = time.monotonic() + self.patience()
         while time.monotonic() < deadline:
             producer.poll(_SERVE_SECONDS)
             try:
@@ -163,14 +231,10 @@ class ConfluentProducer:
         raise self._late()
 
     def _flush(self, producer: Producer) -> None:
-        deadline = time.monotonic() + self._patience()
+        deadline = time.monotonic() + self.patience()
         while producer.flush(_SERVE_SECONDS):
             if time.monotonic() > deadline:
                 raise self._late()
-
-    def _patience(self) -> float:
-        given = self._config.get("message.timeout.ms") or self._config["delivery.timeout.ms"]
-        return int(given) / 1000 + _LATE_SECONDS_MAX
 
     def _behind(
         self, topics: Sequence[Topic], reports: dict[tuple[int, int], _Reports]
