@@ -82,7 +82,7 @@ class GeneratedLane:
     def __post_init__(self) -> None:
         self.store.seal_ids, self.store.bucket_seals = self.seal_ids, self.bucket_seals
         self.catalog = Catalog(self.store)
-        if self.head.ref.seq == 0:
+        if self.catalog.load(NAME) is None:
             assert self.catalog.create(NAME, self.head, self._seal(self.head.ref, ()))
 
     @property
