@@ -108,6 +108,10 @@ class LaneTask:
         self._runner.tell(m.Ending(Frontier.of([(self.source, goal)])))
         self._runner.drain()
 
+    def finish(self) -> None:
+        """Do all that can be done about what was offered, and offer nothing more."""
+        self._runner.drain()
+
     def close(self) -> None:
         """Leave everything to whoever comes next."""
         self._index.close()
