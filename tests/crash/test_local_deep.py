@@ -34,8 +34,12 @@ MEMORY_BYTES_MAX = 6 << 30
 WAIT_SECONDS = 1_200
 
 
+def lane_of(root: Path) -> GeneratedLane:
+    return GeneratedLane(f"sqlite:{root / 'catalog.db'}", SEAL_IDS, BUCKET_SEALS)
+
+
 def opened(lane: GeneratedLane, root: Path) -> LaneIndex:
-    return LaneIndex(lane.catalog, NAME, window_ms=WINDOW_MS_MAX, home=Home(root))
+    return LaneIndex(lane.catalog, NAME, window_ms=WINDOW_MS_MAX, home=Home(root / "home"))
 
 
 def check(lane: GeneratedLane, index: LaneIndex, step: int) -> None:
@@ -48,48 +52,40 @@ def check(lane: GeneratedLane, index: LaneIndex, step: int) -> None:
 
 def write(root: str, last: str, die: str) -> None:
     """Seal up to a seq, taking what is sealed; then check a sample and end, or be killed."""
-    path = Path(root) / "lane"
-    lane = GeneratedLane.load(path)
+    lane = lane_of(Path(root))
     index = opened(lane, Path(root))
     index.catch_up(lane.head)
     while lane.head.ref.seq < int(last):
         assert index.took(*lane.append())
         if lane.head.ref.seq % 50 == 0:
-            lane.save(path)
             index.catch_up(lane.head)
             seq = int(np.random.default_rng().integers(1, lane.head.ref.seq))
             assert index.decided(lane.store.ids(seq)).all()
-    lane.save(path)
     if die == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     check(lane, index, SAMPLE)
     index.close()
+    lane.close()
 
 
 def read(root: str, last: str, _: str) -> None:
-    """Follow the lane as it is saved, checking samples, until it has that seq."""
-    path = Path(root) / "lane"
-    index: LaneIndex | None = None
-    seq = -1
-    while seq < int(last):
-        lane = GeneratedLane.load(path)
-        if index is not None:
-            index.close()
-        index = opened(lane, Path(root))
-        index.catch_up(lane.head)
-        check(lane, index, 10 * SAMPLE)
-        seq = lane.head.ref.seq
-    assert index is not None
-    index.close()
+    """Follow the lane beside its writer, checking samples, until it has that seq."""
+    lane = lane_of(Path(root))
+    while lane.head.ref.seq < int(last):
+        with opened(lane, Path(root)) as index:
+            index.catch_up(lane.load())
+            check(lane, index, 10 * SAMPLE)
+    lane.close()
 
 
 def audit(root: str, _: str, step: str) -> None:
     """Check, after whatever has happened to the files."""
-    lane = GeneratedLane.load(Path(root) / "lane")
+    lane = lane_of(Path(root))
     index = opened(lane, Path(root))
     index.catch_up(lane.head)
     check(lane, index, int(step))
     index.close()
+    lane.close()
 
 
 def started(verb: str, root: Path, last: int, more: str = "") -> subprocess.Popen[bytes]:
@@ -106,12 +102,12 @@ def ended(child: subprocess.Popen[bytes], status: int = 0) -> None:
 
 
 def files(root: Path, kind: str) -> list[Path]:
-    return sorted(root.glob(f"*/*/{kind}-*"), key=lambda path: path.stat().st_size)
+    return sorted(root.glob(f"home/*/*/{kind}-*"), key=lambda path: path.stat().st_size)
 
 
 def follow(root: Path, seals: int) -> None:
     """Everything that may happen to a lane's files, at so many seals."""
-    GeneratedLane(SEAL_IDS, BUCKET_SEALS).save(root / "lane")
+    lane_of(root).close()
     # A process is killed; another goes on from its files, with readers beside it.
     ended(started("write", root, seals // 2, "die"), -signal.SIGKILL)
     readers = [started("read", root, seals) for _ in range(2)]
@@ -132,9 +128,7 @@ def follow(root: Path, seals: int) -> None:
     torn.replace(largest)
     ended(started("audit", root, seals, str(SAMPLE)))
     # Everything is deleted.
-    for path in root.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
+    shutil.rmtree(root / "home")
     ended(started("audit", root, seals, str(SAMPLE)))
 
 
