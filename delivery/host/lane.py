@@ -42,6 +42,8 @@ class LaneTask:
         reader: the source's topics and bounds.
         emitter: where outputs go.
         pool: runs user code beside itself, if the stage asks for it.
+        index: the lane's ids, of a host that keeps them from one task to the next.
+        senders: likewise, who writes what the lane reads.
         at: is told each named step.
     """
 
@@ -56,13 +58,15 @@ class LaneTask:
         reader: Reader,
         emitter: Emitter,
         pool: Executor | None = None,
+        index: LaneIndex | None = None,
+        senders: Senders | None = None,
         at: At = nowhere,
     ) -> None:
         self.name = spec.lane(source)
         self.spec = spec
         self.source = source
         self.counters = Counters()
-        self._index = LaneIndex(catalog, self.name, window_ms=spec.window_ms, home=home)
+        self._index = index or LaneIndex(catalog, self.name, window_ms=spec.window_ms, home=home)
         self._runner = LaneRunner(
             self.name,
             catalog=catalog,
@@ -70,7 +74,7 @@ class LaneTask:
                 catalog,
                 self._index,
                 spec.id_of(),
-                Senders(catalog, source.topic),
+                senders or Senders(catalog, source.topic),
                 payloads=spec.conflicts != "ignore",
             ),
             reader=reader,
