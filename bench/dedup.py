@@ -71,7 +71,7 @@ class OfIndex:
     """A lane whose index has decided so many ids."""
 
     def __init__(self, directory: Path, count: int) -> None:
-        self.lane = GeneratedLane(BATCH_IDS, BUCKET_SEALS)
+        self.lane = GeneratedLane(f"sqlite:{directory / 'catalog.db'}", BATCH_IDS, BUCKET_SEALS)
         self.index = LaneIndex(
             self.lane.catalog, NAME, window_ms=WINDOW_MS_DEFAULT, home=Home(directory / "home")
         )
@@ -164,6 +164,7 @@ def _indexes(lab: Lab, stack: ExitStack, *millions: float) -> Iterator[list[Cont
     for size in millions:
         lab.report(f"filling an index with {size:g} million ids")
         one = OfIndex(stack.enter_context(lab.directory()), int(size * MILLION))
+        stack.enter_context(closing(one.lane))
         stack.enter_context(closing(one.index))
         contestants.append(Contestant(name=f"index, {size:g} M", turn=one.turn))
     yield contestants
@@ -215,15 +216,14 @@ def _start(lab: Lab) -> Iterator[Sequence[Contestant]]:
         for name, size in zip(("1 M", "100 M"), sizes, strict=True):
             directory = stack.enter_context(lab.directory())
             lab.report(f"filling an index with {size:g} million ids")
-            with closing((one := OfIndex(directory, int(size * MILLION))).index):
-                one.lane.save(directory / "lane")
+            one = OfIndex(directory, int(size * MILLION))
+            one.index.close()
             begin = time.perf_counter()
-            if size <= 1:
-                with LaneIndex(one.lane.catalog, NAME, window_ms=WINDOW_MS_DEFAULT) as index:
-                    index.catch_up(one.lane.head)
-                lab.report(
-                    f"a rebuild of {size:g} million took {time.perf_counter() - begin:.2f} s"
-                )
+            with LaneIndex(one.lane.catalog, NAME, window_ms=WINDOW_MS_DEFAULT) as index:
+                index.catch_up(one.lane.head)
+            seconds = time.perf_counter() - begin
+            one.lane.close()
+            lab.report(f"a rebuild of {size:g} million ids took {seconds:.2f} s")
             contestants.append(Contestant(name=name, turn=partial(_start_turn, directory)))
         yield contestants
 

@@ -39,6 +39,7 @@ from dedup.formats.lane import (
 from dedup.formats.segment import whole_segment
 from dedup.model import (
     Attempt,
+    BlobRef,
     Head,
     HeadRef,
     Incarnation,
@@ -193,10 +194,9 @@ def _frames(
         return None
     written = Writer().text(lane).data(encode_head(row.head)).data(encode_ack(row.ack))
     found = [_frame(Frame.LANE, written.uint(row.collected))]
-    for blob, slot in wanted:
+    for blob, slot, ref in wanted:
         chunks = catalog.store.get(blob, slot)
-        whole = whole_segment(chunks, slot_name(slot)) if blob is Blob.SEGMENT else chunks
-        if not whole:
+        if not (len(chunks) == ref.chunks if ref else whole_segment(chunks, slot_name(slot))):
             return None
         out = write_slot(Writer().text(blob.value), slot).uint(len(chunks))
         for chunk in chunks:
@@ -211,18 +211,27 @@ def _frames(
 
 def _wanted(
     lane: str, row: LaneRow, listed: SegmentList | None, seals: list[Seal]
-) -> list[tuple[Blob, Slot]] | None:
-    """Return the chunks that this head needs, or None if entries are missing."""
+) -> list[tuple[Blob, Slot, BlobRef | None]] | None:
+    """Return the chunks that this head needs, or None if entries are missing.
+
+    What an entry refers to comes with what it says of it; a listed segment knows its own size.
+    """
     first = (listed.upto if listed else -1) + 1
     if len(seals) != max(0, row.head.ref.seq + 1 - first):
         return None
-    wanted = [(Blob.SEGMENT, slot) for slot in (listed.slots if listed else ())]
+    wanted: list[tuple[Blob, Slot, BlobRef | None]] = [
+        (Blob.SEGMENT, slot, None) for slot in (listed.slots if listed else ())
+    ]
     for seal in seals:
         slot = Slot(lane, seal.ref.incarnation, seal.ref.seq, seal.ref.attempt)
-        if seal.segment.chunks and not seal.inline_segment:
-            wanted.append((Blob.SEGMENT, slot))
-        if seal.outputs.chunks and not seal.inline_outputs and seal.ref.seq > row.settled:
-            wanted.append((Blob.OUTPUTS, slot))
+        owed = seal.ref.seq > row.settled
+        for blob, ref, inline in (
+            (Blob.SEGMENT, seal.segment, seal.inline_segment),
+            (Blob.DROPPED, seal.dropped, seal.inline_dropped),
+            (Blob.OUTPUTS, seal.outputs if owed else BlobRef(), seal.inline_outputs),
+        ):
+            if ref.chunks and not inline:
+                wanted.append((blob, slot, ref))
     return wanted
 
 

@@ -8,6 +8,7 @@ Invariants:
     `collected` is raised BEFORE the first delete, by a compare-and-set of its own.
     An entry goes only AFTER its ids are in the segment list, or expired.
     A segment goes only AFTER the list no longer names it.
+    Dropped offsets go only AFTER the entry that they account for.
     Outputs of an append that may be in flight are never touched: an attempt is dead when its
     position is sealed by another, or belongs to a history that was given up.
     A step that lost its comparison ends the plan; running it all again is always right.
@@ -24,6 +25,8 @@ from dedup.expiry import WINDOW_MS_DEFAULT, forgettable
 from dedup.formats.merged import Merged, merged_at
 from dedup.formats.segment import Origin, Part, whole_segment
 from dedup.model import Head, Incarnation, LaneRow, Seal, SegmentList, Slot
+
+_WORDS = {Blob.OUTPUTS: "outputs", Blob.SEGMENT: "segment", Blob.DROPPED: "dropped offsets"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,9 @@ def survey(catalog: Catalog, lane: str, keep: Keep) -> list[Step]:
     last = collected if keep.entries_after is None else min(collected, keep.entries_after)
     more, listed = _entries(catalog, lane, row, last, seals)
     steps += more
+    gone = min(last, listed.upto if listed else -1)
+    kept = {seq: seal for seq, seal in seals.items() if seq > gone}
+    steps += _dropped(catalog, lane, row, collected, kept)
     if listed is not None:
         # From the list as the steps before leave it: a busy lane has always more to list, and a
         # plan that replaced the list of before would be void each time.
@@ -134,6 +140,25 @@ def _entries(
     if any(slot.seq <= gone for slot, _ in catalog.store.losers(lane)):
         steps.append(_forget_losers(lane, gone))
     return steps, after
+
+
+def _dropped(
+    catalog: Catalog, lane: str, row: LaneRow, collected: int, kept: dict[int, Seal]
+) -> Iterator[Step]:
+    """Delete dropped offsets whose entry is gone by now, and those of attempts that lost.
+
+    `kept` are the entries that stay. Whatever else is stored up to `collected` is of an entry of
+    this plan or of one before it, or of a loser that nobody can tell any more.
+    """
+    stored = list(catalog.store.slots(Blob.DROPPED, lane, last=row.head.ref.seq))
+    behind = {
+        slot
+        for slot in stored
+        if slot.seq <= collected and slot.seq not in kept and _ours(slot, row.head)
+    }
+    lost = [slot for slot in dead_slots(stored, row, kept) if slot not in behind]
+    if behind or lost:
+        yield _delete(Blob.DROPPED, [*behind, *lost])
 
 
 def _expired(
@@ -222,7 +247,7 @@ def _delete(kind: Blob, slots: list[Slot]) -> Step:
         catalog.store.delete(kind, slots)
         return True
 
-    return Step(f"delete the {kind.value} of {len(slots)} attempts", act)
+    return Step(f"delete the {_WORDS[kind]} of {len(slots)} attempts", act)
 
 
 def _put_segment(slot: Slot, chunk: bytes) -> Step:

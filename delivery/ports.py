@@ -96,8 +96,10 @@ class Emitter(Protocol):
 class Sending(Protocol):
     """Records on their way."""
 
-    def done(self) -> Frontier | None:
+    def done(self, seconds: float = 0.0) -> Frontier | None:
         """Return what `emit` would have returned once all are durable; None before.
+
+        Waits up to `seconds` for it.
 
         Raises:
             DeliveryError: not all of them will be; emit the same again.

@@ -94,10 +94,10 @@ class KafkaEmitter:
             return _Sent(self.emit(emissions))
         return _Begun(self, begin(self._topics, emissions))
 
-    def landed(self, sending: Sending) -> Frontier | None:
+    def landed(self, sending: Sending, seconds: float) -> Frontier | None:
         """Look at what was begun; see `emit` for what is checked."""
         self._doubtful = True
-        frontier = sending.done()
+        frontier = sending.done(seconds)
         if frontier is not None:
             if any(offset <= self._behind.get(source, 0) for source, offset in frontier):
                 self._check_identities()
@@ -160,7 +160,7 @@ class _Sent:
     def __init__(self, frontier: Frontier) -> None:
         self._frontier = frontier
 
-    def done(self) -> Frontier | None:
+    def done(self, _seconds: float = 0.0) -> Frontier | None:
         """Return where it landed."""
         return self._frontier
 
@@ -172,9 +172,9 @@ class _Begun:
         self._emitter = emitter
         self._sending = sending
 
-    def done(self) -> Frontier | None:
+    def done(self, seconds: float = 0.0) -> Frontier | None:
         """Return where it landed, once it has."""
-        return self._emitter.landed(self._sending)
+        return self._emitter.landed(self._sending, seconds)
 
 
 def examined(name: str, settings: Mapping[str, str], *, internal: bool) -> list[str]:

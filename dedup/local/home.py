@@ -31,6 +31,7 @@ from dedup.local.manifest import Manifest, decode_manifest, encode_manifest
 
 _MANIFEST = "manifest"
 _LOCK = "lock"
+_UPKEEP = "upkeep"
 #: A process's own directory inside the lane's; its lock says that the process lives.
 _WORKSHOP = "work-"
 #: Hex digits of the directories' names: 64 bits of a hash of what they are for.
@@ -113,6 +114,19 @@ class Place:
         with _held(self.path / _LOCK) as held:
             yield held
 
+    def reserve(self) -> int | None:
+        """Return a lock on long upkeep, to be closed: one process at a time is enough."""
+        try:
+            file = os.open(self.path / _UPKEEP, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(file)
+            return None
+        return file
+
     def take_over(self, path: Path) -> Path:
         """Move a finished file of a workshop to its place here. The lock is held."""
         place = self.path / path.name
@@ -128,7 +142,7 @@ class Place:
         fresh.replace(self.path / _MANIFEST)
         self.at("manifest-in-place")
         for path in _children(self.path):
-            if path.name in manifest.names or path.name in (_MANIFEST, _LOCK):
+            if path.name in manifest.names or path.name in (_MANIFEST, _LOCK, _UPKEEP):
                 continue
             if path == workshop.path or _alive(path):
                 continue

@@ -16,6 +16,7 @@ Invariants:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -64,6 +65,8 @@ class Keeper:
         self._at = at
         self._workshop: Workshop | None = None
         self._background = Background()
+        #: The lock on long upkeep, while it goes on.
+        self._reservation: int | None = None
         #: The manifest that names our placed files; empty: none does.
         self._mark = ""
         #: The seq of its tag: every placed run goes up to there at most.
@@ -115,6 +118,7 @@ class Keeper:
     def close(self, fits: Fits) -> None:
         """Publish what can be published, and let go of everything; leave no thread."""
         self._background.close()
+        self._free()
         if self._place is not None and self.contents.tag is not None:
             self.flush()
             self.publish(fits)
@@ -292,7 +296,9 @@ class Keeper:
         again after the next flush: without it everything is right, and slower.
         """
         try:
-            outcome = self._background.outcome()
+            outcome = self._background.outcome(wait=self._crowded())
+            if not self._background.busy:
+                self._free()
             if outcome is not None and self._take(outcome):
                 self.publish(fits)
             while not self._background.busy:
@@ -301,7 +307,8 @@ class Keeper:
                     return
                 count, work = job
                 if count > self._limits.inline_ids:
-                    self._background.start(work)
+                    if self._reserved() or self._crowded():
+                        self._background.start(work)
                     return
                 outcome = work(lambda: False)
                 assert outcome is not None, "nobody stops work that is done at once"
@@ -309,6 +316,23 @@ class Keeper:
                 self.publish(fits)
         except (OSError, Unavailable):
             self.counters.failures += 1
+
+    def _reserved(self) -> bool:
+        """Tell whether long upkeep is ours to do: one process at a time is enough."""
+        if self._place is None:
+            return True
+        self._reservation = self._place.reserve()
+        return self._reservation is not None
+
+    def _free(self) -> None:
+        if self._reservation is not None:
+            os.close(self._reservation)
+            self._reservation = None
+
+    def _crowded(self) -> bool:
+        """Tell whether there are so many runs that looking through them costs more than waiting."""
+        groups = self.contents.groups.values()
+        return any(len(group.runs) > self._limits.runs_max for group in groups)
 
     def _due(self, counts: Counts) -> tuple[int, Work] | None:
         for group in self.contents.groups.values():

@@ -30,6 +30,8 @@ class Limits:
     #: As many runs of a size are merged into one of the next size. A merge costs each id about as
     #: much as ten runs more to look through cost it, but it happens in a thread of its own.
     fanout: int = 4
+    #: With more runs than this to look through, whoever writes waits for the merge that goes on.
+    runs_max: int = 64
     #: The smallest size of a run.
     level_ids: int = 1 << 15
     #: Upkeep of more ids than this goes on in a thread of its own; less takes some milliseconds.

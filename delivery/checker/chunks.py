@@ -1,6 +1,6 @@
-"""Stored chunks read by docs/formats.md: the outputs and the ids that a seal promises.
+"""Stored chunks read by docs/formats.md: outputs, ids and dropped offsets that a seal promises.
 
-What it is: a second reader, written from the specification, for outputs and segments.
+What it is: a second reader, written from the specification, for what stands beside a seal.
 What it must not know: the code that writes them, or the catalog between.
 
 Invariants:
@@ -20,6 +20,7 @@ import xxhash
 
 from dedup.catalog.store import Blob, Store
 from dedup.errors import Corrupt
+from dedup.formats.dropped import Run, decode_dropped
 from dedup.formats.envelope import Kind as Envelope
 from dedup.formats.envelope import Reader, unwrap, wrapped_bytes
 from dedup.formats.segment import Part, decode_segment, whole_segment
@@ -97,6 +98,29 @@ def read_parts(store: Store, book: Book, seal: Seal, findings: Findings) -> list
     return parts
 
 
+def read_dropped(store: Store, book: Book, seal: Seal, findings: Findings) -> list[Run] | None:
+    """Return the runs of offsets that a seal dropped; None if they cannot be read, which is said."""
+    ref, subject = seal.dropped, f"dropped offsets of seal {seal.ref.seq}"
+    chunks = _stored(store, Blob.DROPPED, book.name, seal)
+    if ref.chunks and not chunks:
+        findings.add(
+            Kind.DROPPED_GONE, book.name, subject, f"{ref.rows} runs in {ref.chunks} chunks"
+        )
+        return None
+    try:
+        runs = [run for chunk in chunks for run in decode_dropped(chunk, subject)]
+    except Corrupt as error:
+        findings.add(Kind.UNREADABLE, book.name, subject, str(error))
+        return None
+    if _differs(chunks, ref):
+        findings.add(Kind.DIGEST, book.name, subject, f"{len(chunks)} chunks")
+        return None
+    if len(runs) != ref.rows:
+        text = f"{ref.rows} runs promised, {len(runs)} stored"
+        findings.add(Kind.COUNTS, book.name, subject, text)
+    return runs
+
+
 def read_listed(store: Store, slots: Iterable[Slot], findings: Findings) -> Iterator[Part]:
     """Yield the ids of listed segments; what cannot be read is said and left out."""
     for slot in slots:
@@ -144,7 +168,11 @@ def read_outputs(store: Store, book: Book, seal: Seal, findings: Findings) -> li
 
 
 def _stored(store: Store, kind: Blob, lane: str, seal: Seal) -> list[bytes]:
-    inline = seal.inline_outputs if kind is Blob.OUTPUTS else seal.inline_segment
+    inline = {
+        Blob.OUTPUTS: seal.inline_outputs,
+        Blob.SEGMENT: seal.inline_segment,
+        Blob.DROPPED: seal.inline_dropped,
+    }[kind]
     if inline:
         return [inline]
     return store.get(kind, Slot(lane, seal.ref.incarnation, seal.ref.seq, seal.ref.attempt))

@@ -44,6 +44,7 @@ class Kind(Enum):
     # What is stored beside them.
     SEGMENT_GONE = "the ids of a seal are gone"
     OUTPUTS_GONE = "the outputs of a seal are gone before they were collected"
+    DROPPED_GONE = "what a seal says of the records that took no effect is gone"
     DIGEST = "stored chunks are not those that were sealed"
     COUNTS = "the counts of a seal are not what its range and its chunks hold"
     # Which inputs took effect.
@@ -53,6 +54,11 @@ class Kind(Enum):
     DECIDED_ELSEWHERE = "an id was decided by a seal that its first record does not belong to"
     ABANDONED = "a record of an abandoned history took effect"
     BUCKET = "an id lies in a bucket that is dropped at another time than it may be"
+    # Which inputs took none.
+    DROPPED_OUTSIDE = "a seal dropped an offset that it did not read, or that holds nothing"
+    DROPPED_FRESH = "a record was dropped, and took effect"
+    DROPPED_WHY = "a record was dropped for a reason that does not hold"
+    NOT_ACCOUNTED = "a record was read, and neither took effect nor was dropped"
     # What was made of them.
     PARENT = "an output's parent is no fresh record of its seal"
     TARGET = "an output goes to an edge or a partition that does not exist"

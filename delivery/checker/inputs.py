@@ -14,14 +14,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from enum import IntEnum
 
 from dedup.errors import Corrupt
 from dedup.formats.lane import decode_segment_list
 from dedup.formats.segment import BUCKET_MS, Bucket, Origin, Part
 from dedup.model import Incarnation, ReadSeq, RecordId, Seal, SegmentList, Source, TopicId
-from delivery.checker.chunks import external, read_listed, read_parts
+from delivery.checker.account import Account, Input, Range, Reads
+from delivery.checker.chunks import external, read_dropped, read_listed, read_parts
 from delivery.checker.evidence import Kind, LaneInput
 from delivery.checker.rows import Book, frontiers, kept_until, owner
 from delivery.checker.world import Seen, World
@@ -45,25 +45,6 @@ class Place(IntEnum):
 _UNPLACED = (Place.OLD, Place.UNKNOWN)
 
 
-@dataclass(frozen=True, slots=True)
-class Input:
-    """A record with the id it counts by; one that is external has no header."""
-
-    seen: Seen
-    id: RecordId
-    header: Header | None
-
-
-@dataclass(slots=True)
-class Range:
-    """What one seal read."""
-
-    read: int = 0
-    abandoned: int = 0
-    #: The first record of each id in the range, whether or not it should take effect.
-    inputs: dict[RecordId, Input] = field(default_factory=dict)
-
-
 class Ledger:
     """One lane's inputs. `check` says what is wrong; `parents` is known after it."""
 
@@ -83,6 +64,7 @@ class Ledger:
             self._take(seq, seen)
         holders: dict[RecordId, list[int]] = defaultdict(list)
         unread: set[int] = {Place.OLD, Place.UNKNOWN, Place.ABOVE}
+        reads = self._reads()
         for seq, seal in sorted(self._book.seals.items()):
             parts = read_parts(self._world.evidence.store, self._book, seal, self._world.findings)
             if parts is None:
@@ -94,6 +76,7 @@ class Ledger:
             inputs = self._ranges[seq].inputs
             self.parents[seq] = {(inputs[i].seen.place, i) for i in ids if i in inputs}
             self._check_counts(seal, len(ids))
+            self._check_account(seal, set(ids), reads[seq])
             self._check_buckets(seal, parts)
         for record_id, seqs in holders.items():
             self._check_holders(record_id, seqs)
@@ -159,7 +142,7 @@ class Ledger:
     def _take(self, seq: int, seen: Seen) -> None:
         if seen.header is not None and self._is_abandoned(seen.header, seen.source):
             self._abandoned.add(seen.header.id)
-            self._ranges[seq].abandoned += 1
+            self._ranges[seq].add(Input(seen, seen.header.id, seen.header, abandoned=True))
             return
         header = self._genuine(seq, seen)
         if header is None:
@@ -172,7 +155,7 @@ class Ledger:
             one = Input(seen, header.id, header)
         self._due.setdefault(one.id, seq)
         self._first.setdefault(one.id, one)
-        self._ranges[seq].inputs.setdefault(one.id, one)
+        self._ranges[seq].add(one)
 
     def _is_abandoned(self, header: Header, source: Source) -> bool:
         sender = self._world.sender(header.mark.sender)
@@ -211,14 +194,38 @@ class Ledger:
             ("fresh", counts.fresh, ids),
             ("ids", seal.segment.rows, ids),
         ]
-        head = self._book.head
-        if owner(head, seal.ref.seq) == head.ref.incarnation or not self._world.evidence.restored:
-            # What an earlier incarnation judged may have been abandoned since.
+        if self._current(seal):
             pairs.append(("abandoned", counts.abandoned, found.abandoned))
         for what, said, seen in pairs:
             if said != seen:
                 text = f"{what}: {said} said, {seen} found"
                 self._world.findings.add(Kind.COUNTS, self._book.name, f"seal {seal.ref.seq}", text)
+
+    def _current(self, seal: Seal) -> bool:
+        """Tell whether senders' histories are those that a seal was judged by.
+
+        What an earlier incarnation judged may have been abandoned since.
+        """
+        head = self._book.head
+        current = owner(head, seal.ref.seq) == head.ref.incarnation
+        return current or not self._world.evidence.restored
+
+    def _check_account(self, seal: Seal, ids: set[RecordId], reads: Reads) -> None:
+        """Hold what a seal dropped against what it read and what it decided."""
+        world = self._world
+        runs = read_dropped(world.evidence.store, self._book, seal, world.findings)
+        if runs is None:
+            return
+        Account(
+            lane=self._book.name,
+            seal=seal,
+            range=self._ranges[seal.ref.seq],
+            ids=ids,
+            runs=runs,
+            current=self._current(seal),
+            reads=reads,
+            first=self._first,
+        ).check(world.findings)
 
     def _check_buckets(self, seal: Seal, parts: list[Part]) -> None:
         inputs = self._ranges[seal.ref.seq].inputs
@@ -288,13 +295,27 @@ class Ledger:
     def _may_be_forgotten(self, record_id: RecordId) -> bool:
         """Tell whether no copy of an id can come any more that would have to be looked up."""
         head, first = self._book.head, self._first[record_id]
-        if first.header is None or first.header.mark.kept:
+        if first.header is None or first.external:
             # Its bucket is not known any more, so only what the window has not reached is certain.
             window_ms = self._asked.window_ms
             return window_ms is not None and head.lane_time_ms >= window_ms + BUCKET_MS
         mark = first.header.mark
         key = (mark.sender, mark.incarnation, first.seen.source.topic)
         return any(read.key == key and read.seq >= mark.seq for read in head.read_seqs)
+
+    def _reads(self) -> dict[int, Reads]:
+        """Return for each seal what was read of the senders before it, or more."""
+        seals = self._book.seals
+        if not self._book.whole:
+            now = {read.key: read.seq for read in self._book.head.read_seqs}
+            return dict.fromkeys(seals, now)
+        known: dict[tuple[str, Incarnation, TopicId], int] = {}
+        before: dict[int, Reads] = {}
+        for seq in sorted(seals):
+            before[seq] = dict(known)
+            for read in seals[seq].learned:
+                known[read.key] = max(read.seq, known.get(read.key, -1))
+        return before
 
     # Read seqs --------------------------------------------------------------------------------
 
@@ -344,7 +365,7 @@ def _fits(
     one: Input, part: Part, seen: dict[tuple[str, Incarnation, TopicId], int], lane_time_ms: int
 ) -> bool:
     """Tell whether an id lies where it is dropped only when no copy of it can come any more."""
-    if one.header is None or one.header.mark.kept:
+    if one.header is None or one.external:
         return part.bucket == Bucket(Origin.EXTERNAL, lane_time_ms // BUCKET_MS)
     mark = one.header.mark
     if part.bucket != Bucket(Origin.INTERNAL, mark.minted_at_ms // BUCKET_MS):

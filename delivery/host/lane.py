@@ -37,6 +37,8 @@ from delivery.stage import Policy, stage_of
 _I = TypeVar("_I", bound=m.Instruction)
 #: What lanes do together.
 _SHARED = (m.Append, m.Emit)
+#: How long emissions on their way are waited for at a time, at the end.
+FINISH_SECONDS = 0.1
 #: How long an acknowledgement waits for an append to share a commit with.
 ACK_SECONDS = 0.1
 
@@ -51,6 +53,8 @@ class LaneTask:
         reader: the source's topics and bounds.
         emitter: where outputs go.
         pool: runs user code beside itself, if the stage asks for it.
+        index: the lane's ids, of a host that keeps them from one task to the next.
+        senders: likewise, who writes what the lane reads.
         at: is told each named step.
     """
 
@@ -65,13 +69,15 @@ class LaneTask:
         reader: Reader,
         emitter: Emitter,
         pool: Executor | None = None,
+        index: LaneIndex | None = None,
+        senders: Senders | None = None,
         at: At = nowhere,
     ) -> None:
         self.name = spec.lane(source)
         self.spec = spec
         self.source = source
         self.counters = Counters()
-        self._index = LaneIndex(catalog, self.name, window_ms=spec.window_ms, home=home)
+        self._index = index or LaneIndex(catalog, self.name, window_ms=spec.window_ms, home=home)
         self._runner = LaneRunner(
             self.name,
             catalog=catalog,
@@ -79,7 +85,7 @@ class LaneTask:
                 catalog,
                 self._index,
                 spec.id_of(),
-                Senders(catalog, source.topic),
+                senders or Senders(catalog, source.topic),
                 payloads=spec.conflicts != "ignore",
             ),
             reader=reader,
@@ -121,6 +127,15 @@ class LaneTask:
         """Let the lane end once everything below `goal` is sealed and acknowledged."""
         self._runner.tell(m.Ending(Frontier.of([(self.source, goal)])))
         self._runner.drain()
+
+    def finish(self) -> None:
+        """Do all that can be done about what was offered, and offer nothing more."""
+        self._runner.drain()
+        while self.stopped is None and self.waiting:
+            self.emit(seconds=FINISH_SECONDS)
+            if (ack := self.acknowledges(now=True)) is not None:
+                self.tell(self.perform(ack))
+            self._runner.drain()
 
     def close(self) -> None:
         """Leave everything to whoever comes next."""
@@ -241,8 +256,12 @@ class LaneTask:
         if answer is not None:
             self._runner.tell(answer)
 
-    def emit(self) -> bool:
-        """Begin the emissions that are next, and look at those on their way."""
+    def emit(self, *, seconds: float = 0.0) -> bool:
+        """Begin the emissions that are next, and look at those on their way.
+
+        Args:
+            seconds: how long to wait for what is on its way.
+        """
         runner, moved = self._runner, False
         while (emit := self._take(m.Emit)) is not None:
             moved = True
@@ -250,7 +269,7 @@ class LaneTask:
         while self._sending:
             emit, sending = self._sending[0]
             try:
-                offsets = sending.done()
+                offsets = sending.done(seconds)
             except DeliveryError:
                 # The runner emits the same again, and waits for it; so for all behind it.
                 for lost, _ in self._sending:

@@ -123,8 +123,27 @@ class Worker:
             begin = starts.get(source.partition, low.at(source) or 0)
             self._begin(spec, source, begin)
 
+    def begin(self, spec: StageSpec, starts: Mapping[Source, int]) -> None:
+        """Append where lanes begin that never were, in this order, and run none of them.
+
+        Raises:
+            DeliveryError: a lane cannot begin there.
+        """
+        for source, start in starts.items():
+            lane = self._lane(spec, source)
+            lane.open(start)
+            lane.close()
+            self._check(lane)
+
     def _begin(self, spec: StageSpec, source: Source, begin: int) -> None:
-        lane = LaneTask(
+        lane = self._lane(spec, source)
+        self._lanes.setdefault(source, {})[spec.name] = lane
+        lane.open(begin)
+        self._check(lane)
+        self._consumer(spec).add(spec.reads, {source: lane.planned})
+
+    def _lane(self, spec: StageSpec, source: Source) -> LaneTask:
+        return LaneTask(
             spec,
             source,
             catalog=self._catalog,
@@ -135,10 +154,6 @@ class Worker:
             pool=self._pool(spec),
             at=self._at,
         )
-        self._lanes.setdefault(source, {})[spec.name] = lane
-        lane.open(begin)
-        self._check(lane)
-        self._consumer(spec).add(spec.reads, {source: lane.planned})
 
     def close_lanes(self, spec: StageSpec, partitions: Iterable[int]) -> None:
         """Stop running lanes of a stage; what they have sealed and not delivered is the next's."""
@@ -211,6 +226,16 @@ class Worker:
             self._side = ThreadPoolExecutor(SIDE_THREADS, "delivery-catalog")
         done = self._side.map(lambda one: one[0].perform(one[1]), taken)
         return zip((lane for lane, _ in taken), done, strict=True)
+
+    def finish(self) -> None:
+        """Seal, deliver and acknowledge what is under way; what was only read is the next's.
+
+        Raises:
+            DeliveryError, StoppedByRecordError: a lane could not; nothing was skipped.
+        """
+        for lane in self.lanes:
+            lane.finish()
+            self._check(lane)
 
     def _read(self, *, wait: bool) -> bool:
         """Poll every consumer; wait a little if there is nothing anywhere."""

@@ -66,7 +66,7 @@ def lasting(catalog: Catalog, lane: str) -> object:
         replace(row.ack, incarnation=None),
         listed and (listed.upto, listed.slots),
         seals,
-        [catalog.get(Blob.SEGMENT, lane, seal) for seal in seals],
+        [catalog.get(kind, lane, seal) for kind in (Blob.SEGMENT, Blob.DROPPED) for seal in seals],
     )
 
 

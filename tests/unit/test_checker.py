@@ -24,19 +24,12 @@ from delivery.batch import batches_of
 from delivery.checker import Kind, LaneInput, check
 from delivery.protocol import messages as m
 from delivery.records import Record
-from tests.unit.checker import damage_effects, damage_lanes, damage_sink
-from tests.unit.checker.worlds import (
-    FIRST,
-    LEFT,
-    RIGHT,
-    World,
-    abandon,
-    chained,
-    id_from,
-    merge_all,
-)
+from tests.unit.checker import damage_dropped, damage_effects, damage_lanes, damage_sink
+from tests.unit.checker.listing import merge_all
+from tests.unit.checker.worlds import FIRST, LEFT, RIGHT, World, abandon, chained, id_from
 
-DAMAGE = [*damage_lanes.DAMAGE, *damage_effects.DAMAGE, *damage_sink.DAMAGE]
+DAMAGE = [*damage_lanes.DAMAGE, *damage_effects.DAMAGE]
+DAMAGE += [*damage_dropped.DAMAGE, *damage_sink.DAMAGE]
 
 
 @pytest.fixture(scope="module")

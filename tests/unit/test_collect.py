@@ -16,44 +16,8 @@ from dedup.index import ExactIndex, Memo
 from dedup.model import Attempt, HeadRef, Incarnation, Kept, Seal
 from delivery.checker import Finding
 from delivery.protocol import messages as m
+from tests.unit.collect_kit import SHORT_MS, raced, sealed, seqs, stored, words
 from tests.unit.house import LANE, House
-
-#: A window so short that a few seals move lane time past it.
-SHORT_MS = 10 * BUCKET_MS
-
-
-def words(house: House, keep: Keep | None = None) -> list[str]:
-    return [step.what for step in survey(house.catalog(), LANE, keep or Keep())]
-
-
-def sealed(house: House, count: int, *, at_ms: int = 0, first: int = 0) -> None:
-    """Seal one record after the other, everything acknowledged."""
-    for number in range(first, first + count):
-        house.write(f"record {number}", timestamp_ms=at_ms)
-        house.done(house.runner(window_ms=SHORT_MS))
-
-
-def seqs(house: House) -> list[int]:
-    catalog = house.catalog()
-    row = catalog.load(LANE)
-    return [s.ref.seq for s in catalog.seals(LANE, row.head.ref.incarnation, 0, 1 << 40)]
-
-
-def stored(house: House, kind: Blob) -> list[int]:
-    return sorted(slot.seq for slot in house.store.slots(kind, LANE))
-
-
-def raced(house: House) -> None:
-    """Two processes at once: the loser leaves what it stored."""
-    house.write(*"abcdef")
-    runners = [house.runner(), house.runner()]
-    for runner in runners:
-        house.begin(runner)
-    while any(runner.state.stopped is None for runner in runners):
-        for runner, cut in zip(runners, (2, 3), strict=True):
-            if runner.state.stopped is None:
-                house.turn(runner, cut)
-
 
 # Order and dry run ----------------------------------------------------------------------------
 

@@ -81,9 +81,9 @@ class ConfluentSending:
         for place, row in last.items():
             self.told[row] = partial(self._last, self.reports[place])
 
-    def done(self) -> Frontier | None:
+    def done(self, seconds: float = 0.0) -> Frontier | None:
         """Return where it landed, or None while records are on their way; see `Sending`."""
-        return self._owner.finish(self)
+        return self._owner.finish(self, seconds)
 
     def _last(self, report: _Reports, error: KafkaError | None, message: Message) -> None:
         report[error] = message
@@ -142,12 +142,12 @@ class ConfluentProducer:
             raise
         return sending
 
-    def finish(self, sending: ConfluentSending) -> Frontier | None:
+    def finish(self, sending: ConfluentSending, seconds: float) -> Frontier | None:
         """Serve reports, and look at those of one sending."""
         if self._producer is not sending.producer:
             # Another sending failed, and everything that was on its way went with its producer.
             raise self._late()
-        sending.producer.poll(0)
+        sending.producer.poll(seconds if sending.left else 0)
         if sending.left and time.monotonic() < sending.deadline:
             return None
         failed = [

@@ -10,16 +10,8 @@ from dedup.ids import named
 from dedup.model import Incarnation, SegmentList
 from delivery.checker import Kind
 from tests.unit.checker.damage import register
-from tests.unit.checker.worlds import (
-    FIRST,
-    LEFT,
-    World,
-    keep_segment,
-    list_all,
-    merge_all,
-    orphan,
-    put_list,
-)
+from tests.unit.checker.listing import keep_segment, list_all, merge_all, put_list
+from tests.unit.checker.worlds import FIRST, LEFT, World, orphan
 
 DAMAGE, found = register()
 
@@ -103,7 +95,7 @@ def row_count_differs(world: World) -> None:
     world.put_seal(LEFT, 1, outputs=replace(outputs, rows=outputs.rows + 1))
 
 
-@found(Kind.NEVER_INPUT)
+@found(Kind.NEVER_INPUT, Kind.COUNTS)
 def id_that_was_never_input(world: World) -> None:
     (part,) = world.parts(FIRST, 2)
     ids = raw_ids((*part, named(b"nobody's")))

@@ -12,14 +12,8 @@ from dedup.model import (
 from delivery.checker import Kind
 from delivery.records import Record
 from tests.unit.checker.damage import register
-from tests.unit.checker.worlds import (
-    FIRST,
-    LEFT,
-    World,
-    abandon,
-    drop_outputs,
-    list_all,
-)
+from tests.unit.checker.listing import list_all
+from tests.unit.checker.worlds import FIRST, LEFT, World, abandon, drop_outputs
 
 DAMAGE, found = register()
 

@@ -14,12 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from connectors.memory import MemoryReader
 from dedup.catalog.catalog import Catalog, blob_ref
 from dedup.catalog.memory import MemoryStore
 from dedup.catalog.store import Blob, RawAck
+from dedup.formats.dropped import Run, Verdict, decode_dropped, dropped_chunks
 from dedup.formats.lane import (
     decode_ack,
     decode_head,
@@ -27,10 +26,9 @@ from dedup.formats.lane import (
     encode_ack,
     encode_head,
     encode_seal,
-    encode_segment_list,
 )
-from dedup.formats.merged import Merged
-from dedup.formats.segment import Part, decode_segment, encode_segment, pack_indexes, raw_ids
+from dedup.formats.segment import Part, decode_segment, encode_segment
+from dedup.ids import named, positional
 from dedup.index import ExactIndex
 from dedup.model import (
     Attempt,
@@ -39,8 +37,8 @@ from dedup.model import (
     Incarnation,
     Kept,
     ReadSeq,
+    RecordId,
     Seal,
-    SegmentList,
     Slot,
     Source,
 )
@@ -170,11 +168,45 @@ class World:
         return decode_segment(self.seal(lane, seq).inline_segment, "test")
 
     def put_parts(self, lane: str, seq: int, parts: tuple[Part, ...], fresh: int) -> None:
-        """Store other ids, and counts that agree with them."""
-        blob, seal = encode_segment(parts), self.seal(lane, seq)
-        counts = replace(seal.counts, fresh=fresh, duplicate=seal.counts.read - fresh)
-        ref = blob_ref([blob], fresh)
-        self.put_seal(lane, seq, inline_segment=blob, segment=ref, counts=counts)
+        """Store other ids, and dropped offsets and counts that agree with them."""
+        blob, ids = encode_segment(parts), {one for part in parts for one in part}
+        before = self.verdicts(lane, seq)
+        after: dict[tuple[Source, int], Verdict] = {}
+        for source, start in self.seal(lane, seq).start:
+            for record in self.broker.read(source, start, self.seal(lane, seq).end.at(source)):
+                one, place = identity(source, record), (source, record.offset)
+                if one not in ids:
+                    after[place] = before.get(place, Verdict.DUPLICATE)
+                ids.discard(one)
+        self.put_seal(lane, seq, inline_segment=blob, segment=blob_ref([blob], fresh))
+        self.put_verdicts(lane, seq, after)
+
+    def verdicts(self, lane: str, seq: int) -> dict[tuple[Source, int], Verdict]:
+        """Return the verdict of every place that a seal dropped."""
+        blob = self.seal(lane, seq).inline_dropped
+        return {
+            (run.source, offset): run.verdict
+            for run in (decode_dropped(blob, "test") if blob else ())
+            for offset in range(run.offset, run.offset + run.count)
+        }
+
+    def put_verdicts(
+        self, lane: str, seq: int, verdicts: dict[tuple[Source, int], Verdict], **counts: int
+    ) -> None:
+        """Store other dropped offsets, and counts that agree with them unless told otherwise."""
+        runs = [Run(*place, 1, verdict) for place, verdict in sorted(verdicts.items())]
+        chunks, seal = dropped_chunks(runs), self.seal(lane, seq)
+        found = [list(verdicts.values()).count(verdict) for verdict in Verdict]
+        told = dict(zip(("duplicate", "remnant", "abandoned"), found, strict=True)) | counts
+        fresh = seal.segment.rows
+        agreed = replace(seal.counts, read=fresh + sum(told.values()), fresh=fresh, **told)
+        self.put_seal(
+            lane,
+            seq,
+            dropped=blob_ref(chunks, len(runs)),
+            inline_dropped=b"".join(chunks),
+            counts=agreed,
+        )
 
     def put_rows(self, lane: str, seq: int, change: Callable[[list[Row]], list[Row]]) -> None:
         """Store other outputs, and a seal that promises them."""
@@ -230,6 +262,14 @@ class World:
         self.broker.append(source, record._replace(headers=(*theirs, (NAME, forged))))
 
 
+def identity(source: Source, record: Record) -> RecordId:
+    """Return the id that a record counts by."""
+    header, name = our(record), id_from(record)
+    if header is not None:
+        return header.id
+    return positional(source, record.offset) if name is None else named(name)
+
+
 def our(record: Record | None) -> Header | None:
     value = record.header(NAME) if record else None
     return decode_header(value) if value else None
@@ -267,49 +307,6 @@ def flipped(blob: bytes) -> bytes:
     """Flip one bit in the middle."""
     middle = len(blob) // 2
     return blob[:middle] + bytes([blob[middle] ^ 4]) + blob[middle + 1 :]
-
-
-def keep_segment(world: World, lane: str, seq: int) -> Slot:
-    """Store a seal's ids beside it, as a collector does before the entry goes."""
-    world.store.put(Blob.SEGMENT, world.slot(lane, seq), [world.seal(lane, seq).inline_segment])
-    return world.slot(lane, seq)
-
-
-def put_list(world: World, lane: str, listed: SegmentList) -> None:
-    world.store.tables.lists[lane] = (listed.version, encode_segment_list(listed))
-
-
-def list_all(world: World, lane: str) -> None:
-    """Put the ids of every seal into the segment list."""
-    head = world.store.tables.lanes[lane].ref.seq
-    with_ids = [seq for seq in range(head + 1) if world.seal(lane, seq).segment.chunks]
-    slots = tuple(keep_segment(world, lane, seq) for seq in with_ids)
-    put_list(world, lane, SegmentList(version=1, upto=head, slots=slots))
-
-
-def merge_all(
-    world: World, lane: str, *, shift: int = 0, incarnation: Incarnation | None = None
-) -> None:
-    """Put the ids of every seal into one merged segment, as compaction leaves them."""
-    head = world.store.tables.lanes[lane].ref
-    came = {
-        one: seq
-        for seq in range(1, head.seq + 1)
-        for part in world.parts(lane, seq)
-        for one in part
-    }
-    seqs = sorted(set(came.values()))
-    of = [seqs.index(min(came[one] + shift, seqs[-1])) for one in sorted(came)]
-    owner = incarnation or head.incarnation
-    merged = Part(
-        world.parts(lane, 1)[0].bucket,
-        raw_ids(list(came)),
-        origins=tuple((owner, seq) for seq in seqs),
-        origin_of=pack_indexes(np.array(of), len(seqs)),
-    )
-    slot = Merged(merged.bucket, 1, b"digest", 1).slot(lane, 0)
-    world.store.put(Blob.SEGMENT, slot, [encode_segment((merged,))])
-    put_list(world, lane, SegmentList(version=1, upto=head.seq, slots=(slot,)))
 
 
 def drop_outputs(world: World, lane: str, last: int) -> None:

@@ -1,0 +1,89 @@
+"""What is done once before lanes of a pipeline run, whichever engine runs them.
+
+What it is: `prepare`, which looks at topics, makes those that are ours, and lets stages that are to
+begin behind the latest record begin there.
+What it must not know: Spark, how lanes are shared out.
+
+Invariants:
+    A topic that is missing is refused before a lane begins, unless it is internal or its creation
+    was asked for.
+    A stage that begins behind the latest record has the starting frontiers of all partitions
+    appended BEFORE one of its records is read, so that no restart can skip what came in between.
+    A partition that appears after that begins at its first offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+
+from dedup.catalog.open import open_catalog
+from dedup.errors import InvalidUsage
+from delivery.host.spec import Plan, StageSpec
+from delivery.host.worker import Worker
+from delivery.kafka.opening import open_client
+from delivery.kafka.port import Client, Topic, TopicSettings, awaited
+
+__all__ = ["REKEYED_PARTITIONS", "prepare"]
+
+#: Partitions of an internal topic that records are re-keyed into; frozen for ever once it is made.
+REKEYED_PARTITIONS = 8
+
+
+def prepare(plan: Plan, *, create_topics: bool = False) -> dict[str, Topic]:
+    """Make sure that a pipeline can begin; return its topics by name. May be called again.
+
+    Args:
+        plan: the pipeline.
+        create_topics: whether output topics that are missing are created, each with as many
+            partitions as its stage's input has.
+
+    Raises:
+        InvalidUsage: a topic is missing; nothing was read or written.
+        Unavailable: the cluster or the catalog does not answer.
+    """
+    with open_client(plan.kafka, plan.options, plan.client) as client:
+        topics = _topics(client, plan.stages, create=create_topics)
+        with closing(open_catalog(plan.catalog).store) as store:
+            late = [
+                spec
+                for spec in plan.stages
+                if spec.start == "latest"
+                and store.read(spec.lane(topics[spec.reads].sources[0])) is None
+            ]
+        ends = {spec.name: client.bounds(s := spec.reads, topics[s].sources).high for spec in late}
+    if late:
+        with closing(Worker(plan)) as worker:
+            for spec in late:
+                # SUBTLE: partition 0 comes last, and its lane says that all were begun. Were it
+                # the number of lanes, a start that was killed between two of them could not be
+                # told from a partition that appeared later.
+                last_first = reversed(topics[spec.reads].sources)
+                worker.begin(
+                    spec, {source: ends[spec.name].at(source) or 0 for source in last_first}
+                )
+    return topics
+
+
+def _topics(client: Client, stages: Sequence[StageSpec], *, create: bool) -> dict[str, Topic]:
+    """Describe the topics, making those that may be made, upstream first."""
+    names = list(dict.fromkeys(n for spec in stages for n in (spec.reads, *spec.topics)))
+    found = client.describe(names)
+    waiting = list(stages)
+    while ready := [spec for spec in waiting if spec.reads in found]:
+        for spec in ready:
+            waiting.remove(spec)
+            count = REKEYED_PARTITIONS if spec.by_id else found[spec.reads].partitions
+            for name in spec.topics:
+                if name not in found and (spec.by_id or create):
+                    client.create(name, TopicSettings(partitions=count))
+                    found[name] = awaited(client, name)
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise InvalidUsage(
+            "start a pipeline",
+            f"topics {', '.join(missing)}",
+            "there are none of these names; nothing was started: create them, mend the names, or "
+            "say create_topics=True for outputs",
+        )
+    return found

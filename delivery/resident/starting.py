@@ -1,0 +1,106 @@
+"""Starts a pipeline on resident tasks: refusals first, then topics and lanes, then the job.
+
+What it is: `start`.
+What it must not know: what happens after.
+
+Invariants:
+    What cannot work is refused before anything is read, written or submitted.
+    What goes to executors means the same there: a relative path of a catalog is made absolute.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dedup.catalog.open import without_user
+from dedup.errors import InvalidUsage
+from delivery.host.spec import Plan
+from delivery.host.starting import prepare
+from delivery.resident import cluster
+from delivery.resident.options import Options
+from delivery.resident.query import ResidentQuery
+from delivery.spark import refuse_connect
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["start"]
+
+_SQLITE = "sqlite:"
+
+
+def start(plan: Plan, spark: SparkSession, **options: Any) -> ResidentQuery:
+    """Start every stage of a pipeline in long-lived tasks; returns at once.
+
+    Args:
+        plan: the pipeline.
+        spark: the session its tasks run in.
+        options: those of `Options`.
+
+    Raises:
+        InvalidUsage: it cannot run there; nothing was started.
+        Unavailable: Kafka or the catalog does not answer.
+    """
+    refuse_connect(spark)
+    chosen = _options(plan, options)
+    plan = _placed(plan, spark)
+    _refuse_what_does_not_travel(plan)
+    topics = prepare(plan, create_topics=chosen.create_topics)
+    cluster.ship(spark)
+    partitions = {spec.name: topics[spec.reads].partitions for spec in plan.stages}
+    return ResidentQuery(plan, spark, chosen, partitions)
+
+
+def _options(plan: Plan, options: dict[str, Any]) -> Options:
+    known = list(Options.__dataclass_fields__)
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise InvalidUsage(
+            "start a pipeline",
+            f"option {', '.join(unknown)}",
+            f"the resident engine has {', '.join(known)}; nothing was started",
+        )
+    chosen = Options(**options)
+    return chosen if chosen.name else replace(chosen, name=plan.stages[0].pipeline)
+
+
+def _placed(plan: Plan, spark: SparkSession) -> Plan:
+    """Return the plan as executors can use it; refuse a catalog that they cannot."""
+    if plan.catalog.startswith("memory:"):
+        raise InvalidUsage(
+            "start a pipeline",
+            plan.catalog,
+            "each task would have a catalog of its own, and they must share one; nothing was "
+            "started: use sqlite:PATH on one machine, cassandra://... on several",
+        )
+    if not plan.catalog.startswith(_SQLITE):
+        return plan
+    if cluster.spans_machines(spark):
+        raise InvalidUsage(
+            "start a pipeline",
+            f"{without_user(plan.catalog)} on {spark.sparkContext.master}",
+            "SQLite serves one machine, and executors may run on others, each with a file of its "
+            "own; nothing was started: use cassandra://..., or a local master",
+        )
+    path = Path(plan.catalog.removeprefix(_SQLITE)).absolute()
+    home = None if plan.home is None else str(Path(plan.home).absolute())
+    return replace(plan, catalog=f"{_SQLITE}{path}", home=home)
+
+
+def _refuse_what_does_not_travel(plan: Plan) -> None:
+    """Find out here, by name, what Spark would say of a whole closure."""
+    from pyspark.serializers import CloudPickleSerializer  # noqa: PLC0415 - not needed before
+
+    pickler: Any = CloudPickleSerializer()
+    for spec in plan.stages:
+        try:
+            pickler.dumps(spec)
+        except Exception as error:
+            raise InvalidUsage(
+                "start a pipeline",
+                f"stage {spec.name}",
+                f"its function cannot be sent to executors ({type(error).__name__}: {error}); "
+                "nothing was started: open connections and files inside the function",
+            ) from error

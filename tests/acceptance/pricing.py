@@ -1,0 +1,118 @@
+"""The pipeline that the promise is tried on: two stages whose code never returns the same twice.
+
+What it is: the user code, and the plan of its stages over topics of one's own.
+What it must not know: who runs it, what is killed.
+
+Invariants:
+    One record in is one record out: a priced and shipped one, or a dead letter.
+    What comes out names the record it was made of, so that whoever reads the topics can tell.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from delivery.host.spec import Plan, StageSpec
+from delivery.records import Output, Record
+
+#: Small, so that a hundred records are several bundles, and some of them wait for one another.
+BUNDLE_ROWS = 40
+
+
+def price(record: Record) -> Output:
+    """Ask somebody for a price: another answer each time."""
+    return record.replace(value={**record.json(), "nonce": uuid.uuid4().hex, "at": time.time()})
+
+
+def ship(record: Record) -> Output:
+    """Ship it: under another number each time."""
+    return record.replace(value={**record.json(), "parcel": uuid.uuid4().hex})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """One pipeline with topics of its own; travels to other processes as JSON.
+
+    Attributes:
+        name: of the pipeline, and what the names of its topics begin with.
+        kafka: "host:port".
+        catalog: its URL.
+        home: directory for the lanes' indexes.
+        bundle_rows: what ends a bundle.
+        rekeyed: whether records are re-keyed by their ids first: then there are three stages, and
+            repeats may come in any partition.
+    """
+
+    name: str
+    kafka: str
+    catalog: str
+    home: str
+    bundle_rows: int = BUNDLE_ROWS
+    rekeyed: bool = False
+
+    @property
+    def raw(self) -> str:
+        """Where records come in."""
+        return f"{self.name}.raw"
+
+    @property
+    def by_id(self) -> str:
+        """Where they are re-keyed into."""
+        return f"{self.name}.by-id"
+
+    @property
+    def priced(self) -> str:
+        """Between the stages."""
+        return f"{self.name}.priced"
+
+    @property
+    def out(self) -> str:
+        """Where they leave."""
+        return f"{self.name}.out"
+
+    @property
+    def dead(self) -> str:
+        """Where records go that cannot be priced."""
+        return f"{self.name}.dead"
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Every topic, in the order in which records travel."""
+        between = (self.by_id,) if self.rekeyed else ()
+        return (self.raw, *between, self.priced, self.out, self.dead)
+
+    @property
+    def stages(self) -> tuple[StageSpec, ...]:
+        """The stages, upstream first."""
+        common: dict[str, Any] = {"pipeline": self.name, "bundle_rows": self.bundle_rows}
+        by_id = StageSpec(
+            name="by-id",
+            reads=self.raw,
+            writes=(self.by_id,),
+            call=lambda record: record,
+            named="header:id",
+            keep_ids=True,
+            by_id=True,
+            **common,
+        )
+        pricing = StageSpec(
+            name="price",
+            reads=self.by_id if self.rekeyed else self.raw,
+            writes=(self.priced,),
+            call=price,
+            named=None if self.rekeyed else "header:id",
+            dead_letters=self.dead,
+            **common,
+        )
+        shipping = StageSpec(
+            name="ship", reads=self.priced, writes=(self.out,), call=ship, **common
+        )
+        return (by_id, pricing, shipping) if self.rekeyed else (pricing, shipping)
+
+    @property
+    def plan(self) -> Plan:
+        """All that a process needs."""
+        return Plan(catalog=self.catalog, kafka=self.kafka, stages=self.stages, home=self.home)
