@@ -204,17 +204,21 @@ class Delivery:
                 self.pipeline,
                 "it has no stages; nothing was started: declare one with @d.stage(...)",
             )
+        query: Query
         if engine == "resident":
-            from delivery.resident import start  # noqa: PLC0415 - one engine is enough
+            from delivery import resident  # noqa: PLC0415 - one engine is enough
+
+            query = resident.start(self.plan, spark, **options)
         elif engine == "micro-batch":
-            from delivery.microbatch import start  # noqa: PLC0415 - one engine is enough
+            from delivery import microbatch  # noqa: PLC0415 - one engine is enough
+
+            query = microbatch.start(self.plan, spark, **options)
         else:
             raise InvalidUsage(
                 "start a pipeline",
                 f"engine={engine!r}",
                 'nothing was started: say "resident" or "micro-batch"',
             )
-        query: Query = start(self.plan, spark, **options)
         return query
 
 
