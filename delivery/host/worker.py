@@ -128,13 +128,13 @@ class Worker:
             lane = self._lane(spec, source)
             lane.open(start)
             lane.close()
-            self._check(lane)
+            check(lane)
 
     def _begin(self, spec: StageSpec, source: Source, begin: int) -> None:
         lane = self._lane(spec, source)
         self._lanes.setdefault(source, {})[spec.name] = lane
         lane.open(begin)
-        self._check(lane)
+        check(lane)
         self._consumer(spec).add(spec.reads, {source: lane.planned})
 
     def _lane(self, spec: StageSpec, source: Source) -> LaneTask:
@@ -176,7 +176,7 @@ class Worker:
             if lane.turn(linger=linger):
                 moved = True
             if lane.stopped is not None:
-                self._check(lane)
+                check(lane)
         self._hold_back()
         self._hint()
         return moved
@@ -189,7 +189,7 @@ class Worker:
         """
         for lane in self.lanes:
             lane.finish()
-            self._check(lane)
+            check(lane)
 
     def _read(self) -> bool:
         """Poll every consumer; wait a little if there is nothing anywhere."""
@@ -216,15 +216,6 @@ class Worker:
             elif not lane.full and key in self._held:
                 self._consumer(lane.spec).resume([lane.source])
                 self._held.discard(key)
-
-    def _check(self, lane: LaneTask) -> None:
-        """Look at a lane that stopped: one that is done stays, one that failed is raised."""
-        stop = lane.stopped
-        if stop is None or stop.end is m.End.DONE:
-            return
-        if isinstance(lane.error, Exception):
-            raise lane.error
-        raise _ended(lane.name, stop)
 
     # Looking ----------------------------------------------------------------------------------
 
@@ -313,6 +304,20 @@ class Worker:
                 close()
         self._client.close()
         self._catalog.store.close()
+
+
+def check(lane: LaneTask) -> None:
+    """Look at a lane that may have stopped: one that is done stays, one that failed is raised.
+
+    Raises:
+        Exception: what stopped it, whatever that was.
+    """
+    stop = lane.stopped
+    if stop is None or stop.end is m.End.DONE:
+        return
+    if isinstance(lane.error, Exception):
+        raise lane.error
+    raise _ended(lane.name, stop)
 
 
 def _ended(lane: str, stop: m.Stop) -> DeliveryError:
