@@ -317,10 +317,10 @@ def check(lane: LaneTask) -> None:
         return
     if isinstance(lane.error, Exception):
         raise lane.error
-    raise _ended(lane.name, stop)
+    raise ended(lane.name, stop)
 
 
-def _ended(lane: str, stop: m.Stop) -> DeliveryError:
+def ended(lane: str, stop: m.Stop) -> DeliveryError:
     """Return the error that a lane's end is."""
     kind = {
         m.End.FENCED: Fenced,
