@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from delivery.query import Query
+    from delivery.receiver import Receiver
 
 _Call = TypeVar("_Call", bound=Callable[..., Any])
 
@@ -184,6 +185,55 @@ class Delivery:
                 "say name=... for one of them",
             )
         self._stages[spec.name] = spec
+
+    # Receivers --------------------------------------------------------------------------------
+
+    def receiver(
+        self,
+        *,
+        topic: str,
+        group: str,
+        id_from: str | IdFrom | None = None,
+        window: str | timedelta | None = None,
+        conflicts: Conflicts = "count",
+        start: Literal["earliest", "latest"] = "earliest",
+        bounded: bool = False,
+        database: str | None = None,
+    ) -> Receiver:
+        """Consume a topic in plain Python; iterate over what is returned.
+
+        Args:
+            topic: what is read.
+            group: processes that share a name share the topic's partitions, and take over from
+                each other. It also is the consumer group that lag monitors see.
+            id_from: how records are named that no stage of this catalog wrote; see `stage`.
+                "delivery": by the header of stages of another catalog.
+            window: how long a publisher may repeat itself; see `stage`.
+            conflicts: what becomes of a repeat with another payload; see `stage`.
+            start: where a group that never ran begins.
+            bounded: end once everything is sealed that was in the topic when the loop began.
+            database: where the database of `bundle.once(...)` is now, if it was moved.
+        """
+        from delivery.receiver import Receiver  # noqa: PLC0415 - a pipeline may have none
+
+        spec = StageSpec(
+            pipeline=self.pipeline,
+            name=group,
+            reads=topic,
+            call=passed_on,
+            named=id_from,
+            conflicts=conflicts,
+            window_ms=window_ms(window),
+            start=start,
+        )
+        if group in self._stages:
+            raise InvalidUsage(
+                "consume a topic",
+                group,
+                f"a stage of pipeline {self.pipeline} has this name, and so its lanes; nothing was "
+                "read: name the group otherwise",
+            )
+        return Receiver(self.plan, spec, database=database, bounded=bounded)
 
     # Running ----------------------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ from delivery.ports import Clock, Emitter, Reader, Stage
 from delivery.protocol import messages as m
 from delivery.protocol.lane import handle
 from delivery.protocol.state import Lane, Limits
-from delivery.stage import Policy, StoppedByRecordError, run_records
+from delivery.stage import Policy, StoppedByRecordError, run_fresh
 from delivery.work import State, Work
 
 _T = TypeVar("_T")
@@ -225,9 +225,14 @@ class LaneRunner:
         rows, dead_letters = Rows(), 0
         try:
             for pick in work.verdicts.picks:
-                records = pick.batch.records(pick.rows)
-                dead_letters += run_records(
-                    self._stage, records, self._policy, rows, kept=kept, pool=self._pool
+                dead_letters += run_fresh(
+                    self._stage,
+                    pick.batch,
+                    pick.rows,
+                    self._policy,
+                    rows,
+                    kept=kept,
+                    pool=self._pool,
                 )
         except StoppedByRecordError as error:
             self.state.error = self.state.error or error

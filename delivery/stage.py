@@ -15,11 +15,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
 
 from dedup.errors import InvalidUsage
 from dedup.model import RecordId
-from delivery.batch import Rows
+from delivery.batch import Batch, Rows
 from delivery.ports import Stage
 from delivery.records import Output, Record, as_bytes
 
@@ -43,6 +46,32 @@ class Policy:
 
 class StoppedByRecordError(Exception):
     """User code failed on a record, and the stage's policy is to stop. Nothing of it is sealed."""
+
+
+@runtime_checkable
+class RowStage(Protocol):
+    """A stage that takes the fresh records of a batch all at once."""
+
+    def run_rows(
+        self, batch: Batch, chosen: npt.NDArray[np.intp], policy: Policy, rows: Rows
+    ) -> int:
+        """Add what these rows of a batch become; return how many dead letters are among it."""
+
+
+def run_fresh(
+    stage: Stage,
+    batch: Batch,
+    chosen: npt.NDArray[np.intp],
+    policy: Policy,
+    rows: Rows,
+    *,
+    kept: Iterator[RecordId | None],
+    pool: Executor | None = None,
+) -> int:
+    """Add what some rows of a batch become to `rows`; see `run_records`."""
+    if isinstance(stage, RowStage):
+        return stage.run_rows(batch, chosen, policy, rows)
+    return run_records(stage, batch.records(chosen), policy, rows, kept=kept, pool=pool)
 
 
 def run_records(
@@ -189,8 +218,12 @@ def outputs_of(result: Any, record: Record) -> list[Output]:
     return [_output(item, record) for item in result]
 
 
-def stage_of(call: Callable[..., Any], code: str = "") -> Stage:
-    """Return user code as a stage."""
+def stage_of(call: Callable[..., Any], code: str = "", *, batch: bool = False) -> Stage:
+    """Return user code as a stage; `batch` says that it takes and returns Arrow batches."""
+    if batch:
+        from delivery.batches import ArrowFunction  # noqa: PLC0415 - it needs this module's policy
+
+        return ArrowFunction(call, code)
     return Function(call, code)
 
 

@@ -10,8 +10,9 @@ Invariants:
     once, whatever starts again, and a test that creates the markers beforehand and deletes one of
     them while the pipeline runs says when.
     A file `MARKER.victim` may hold `executor` (the JVM that this process works for) or the ids of
-    processes; they die first, then this one.
-    Death is SIGKILL: nothing is flushed, closed or told.
+    processes: they die first, then this one. Or it holds `paused`: then nobody dies, and this
+    process stands still until somebody lets it go on.
+    Death is SIGKILL and standing still is SIGSTOP: nothing is flushed, closed or told.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ VARIABLE = "DELIVERY_KILL_AT"
 #: Beside a marker: who dies.
 VICTIM_SUFFIX = ".victim"
 EXECUTOR = "executor"
+PAUSED = "paused"
 
 
 def killer(environment: Mapping[str, str] = os.environ) -> At:
@@ -68,19 +70,23 @@ def _die(point: str, marker: Path) -> None:
         return  # another process was quicker
     os.write(file, f"{point} {os.getpid()}".encode())
     os.close(file)
-    for victim in _victims(marker):
+    words = _words(marker.with_name(marker.name + VICTIM_SUFFIX))
+    for victim in _victims(words):
         with suppress(ProcessLookupError):
             os.kill(victim, signal.SIGKILL)
-    os.kill(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGSTOP if words == [PAUSED] else signal.SIGKILL)
 
 
-def _victims(marker: Path) -> list[int]:
-    """Return who else dies; whoever is gone already is left out."""
+def _words(file: Path) -> list[str]:
     try:
-        words = marker.with_name(marker.name + VICTIM_SUFFIX).read_text().split()
+        return file.read_text().split()
     except FileNotFoundError:
         return []
-    if words != [EXECUTOR]:
-        return [int(word) for word in words]
-    above = psutil.Process().parents()
-    return [process.pid for process in above if process.name() == "java"][:1]
+
+
+def _victims(words: list[str]) -> list[int]:
+    """Return who else dies; whoever is gone already is left out."""
+    if words == [EXECUTOR]:
+        above = psutil.Process().parents()
+        return [process.pid for process in above if process.name() == "java"][:1]
+    return [int(word) for word in words if word != PAUSED]

@@ -29,7 +29,7 @@ from delivery.host.senders import Senders
 from delivery.host.spec import BUFFER_BYTES_MAX, BUFFER_ROWS_MAX, StageSpec
 from delivery.judge import Judge
 from delivery.points import At, nowhere
-from delivery.ports import Emitter, Reader, Sending
+from delivery.ports import Emitter, Reader, Sending, Stage
 from delivery.protocol import messages as m
 from delivery.runner import LaneRunner
 from delivery.stage import Policy, stage_of
@@ -52,6 +52,7 @@ class LaneTask:
         catalog, home, clock: this process's.
         reader: the source's topics and bounds.
         emitter: where outputs go.
+        stage: in place of user code, for a host that has none.
         pool: runs user code beside itself, if the stage asks for it.
         index: the lane's ids, of a host that keeps them from one task to the next.
         senders: likewise, who writes what the lane reads.
@@ -68,6 +69,7 @@ class LaneTask:
         clock: SystemClock,
         reader: Reader,
         emitter: Emitter,
+        stage: Stage | None = None,
         pool: Executor | None = None,
         index: LaneIndex | None = None,
         senders: Senders | None = None,
@@ -89,7 +91,7 @@ class LaneTask:
                 payloads=spec.conflicts != "ignore",
             ),
             reader=reader,
-            stage=stage_of(spec.call, spec.code),
+            stage=stage or stage_of(spec.call, spec.code, batch=spec.batch),
             emitter=emitter,
             clock=clock,
             policy=Policy(

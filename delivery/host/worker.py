@@ -133,13 +133,13 @@ class Worker:
             lane = self._lane(spec, source)
             lane.open(start)
             lane.close()
-            self._check(lane)
+            check(lane)
 
     def _begin(self, spec: StageSpec, source: Source, begin: int) -> None:
         lane = self._lane(spec, source)
         self._lanes.setdefault(source, {})[spec.name] = lane
         lane.open(begin)
-        self._check(lane)
+        check(lane)
         self._consumer(spec).add(spec.reads, {source: lane.planned})
 
     def _lane(self, spec: StageSpec, source: Source) -> LaneTask:
@@ -187,7 +187,7 @@ class Worker:
         for lane in lanes:
             moved |= lane.emit()
             if lane.stopped is not None:
-                self._check(lane)
+                check(lane)
         self._hold_back()
         self._hint()
         return moved or any(lane.waiting for lane in lanes)
@@ -235,7 +235,7 @@ class Worker:
         """
         for lane in self.lanes:
             lane.finish()
-            self._check(lane)
+            check(lane)
 
     def _read(self, *, wait: bool) -> bool:
         """Poll every consumer; wait a little if there is nothing anywhere."""
@@ -262,15 +262,6 @@ class Worker:
             elif not lane.full and key in self._held:
                 self._consumer(lane.spec).resume([lane.source])
                 self._held.discard(key)
-
-    def _check(self, lane: LaneTask) -> None:
-        """Look at a lane that stopped: one that is done stays, one that failed is raised."""
-        stop = lane.stopped
-        if stop is None or stop.end is m.End.DONE:
-            return
-        if isinstance(lane.error, Exception):
-            raise lane.error
-        raise _ended(lane.name, stop)
 
     # Looking ----------------------------------------------------------------------------------
 
@@ -369,7 +360,21 @@ def _unknown(instruction: m.Instruction) -> m.Event:
     return m.Acknowledged(instruction.ack, m.Outcome.UNKNOWN)
 
 
-def _ended(lane: str, stop: m.Stop) -> DeliveryError:
+def check(lane: LaneTask) -> None:
+    """Look at a lane that may have stopped: one that is done stays, one that failed is raised.
+
+    Raises:
+        Exception: what stopped it, whatever that was.
+    """
+    stop = lane.stopped
+    if stop is None or stop.end is m.End.DONE:
+        return
+    if isinstance(lane.error, Exception):
+        raise lane.error
+    raise ended(lane.name, stop)
+
+
+def ended(lane: str, stop: m.Stop) -> DeliveryError:
     """Return the error that a lane's end is."""
     kind = {
         m.End.FENCED: Fenced,

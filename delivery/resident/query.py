@@ -149,7 +149,7 @@ class ResidentQuery:
             "processedRowsPerSecond": rows / seconds,
             "tasks": self._supervisor.control.running,
             "message": self._supervisor.message,
-            **_document(progress),
+            **_document(progress, self._supervisor.lanes),
         }
         with self._turn:
             self._recent.append(document)
@@ -160,14 +160,14 @@ class StoppedError(Exception):
     """A query was stopped while somebody waited for it to deliver everything."""
 
 
-def _document(progress: Progress) -> dict[str, Any]:
-    """Return lanes and numbers as plain data; a lag that is unknown anywhere is None."""
+def _document(progress: Progress, lanes: int) -> dict[str, Any]:
+    """Return lanes and numbers as plain data; what is unknown of one lane is unknown of all."""
     lags = [lane.lag for lane in progress.lanes]
     known = [lag for lag in lags if lag is not None]
     document = progress.document()
     for lane, lag in zip(document["lanes"], lags, strict=True):
         lane["lag"] = lag
-    return document | {"lag": sum(known) if len(known) == len(lags) else None}
+    return document | {"lag": sum(known) if len(known) == lanes else None}
 
 
 def stop_on_signal(query: Query, *signals: signal.Signals) -> None:

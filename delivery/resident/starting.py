@@ -26,7 +26,7 @@ from delivery.spark import refuse_connect
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["start"]
+__all__ = ["placed", "refuse_what_does_not_travel", "start"]
 
 _SQLITE = "sqlite:"
 
@@ -45,8 +45,8 @@ def start(plan: Plan, spark: SparkSession, **options: Any) -> ResidentQuery:
     """
     refuse_connect(spark)
     chosen = _options(plan, options)
-    plan = _placed(plan, spark)
-    _refuse_what_does_not_travel(plan)
+    plan = placed(plan, spark)
+    refuse_what_does_not_travel(plan)
     topics = prepare(plan, create_topics=chosen.create_topics)
     cluster.ship(spark)
     partitions = {spec.name: topics[spec.reads].partitions for spec in plan.stages}
@@ -66,8 +66,12 @@ def _options(plan: Plan, options: dict[str, Any]) -> Options:
     return chosen if chosen.name else replace(chosen, name=plan.stages[0].pipeline)
 
 
-def _placed(plan: Plan, spark: SparkSession) -> Plan:
-    """Return the plan as executors can use it; refuse a catalog that they cannot."""
+def placed(plan: Plan, spark: SparkSession) -> Plan:
+    """Return the plan as executors can use it.
+
+    Raises:
+        InvalidUsage: its catalog is one that they cannot reach.
+    """
     if plan.catalog.startswith("memory:"):
         raise InvalidUsage(
             "start a pipeline",
@@ -89,8 +93,12 @@ def _placed(plan: Plan, spark: SparkSession) -> Plan:
     return replace(plan, catalog=f"{_SQLITE}{path}", home=home)
 
 
-def _refuse_what_does_not_travel(plan: Plan) -> None:
-    """Find out here, by name, what Spark would say of a whole closure."""
+def refuse_what_does_not_travel(plan: Plan) -> None:
+    """Find out here, by name, what Spark would say of a whole closure.
+
+    Raises:
+        InvalidUsage: the function of a stage cannot be sent to executors.
+    """
     from pyspark.serializers import CloudPickleSerializer  # noqa: PLC0415 - not needed before
 
     pickler: Any = CloudPickleSerializer()

@@ -85,6 +85,11 @@ class Supervisor:
         #: Since when another number of tasks would be right.
         self._uneven: float | None = None
 
+    @property
+    def lanes(self) -> int:
+        """How many lanes there are, heard of or not."""
+        return count(self._partitions)
+
     def start(self) -> None:
         """Begin."""
         threading.Thread(target=self._run, name="delivery-supervisor", daemon=True).start()
@@ -202,7 +207,7 @@ class Supervisor:
 
     def _wanted(self, running: int) -> int:
         """Return how many tasks there should be, given how many there are."""
-        lanes = max(1, count(self._partitions))
+        lanes = max(1, self.lanes)
         if self._options.tasks is not None:
             return min(self._options.tasks, lanes)
         slots = cluster.slots(self._spark)

@@ -54,9 +54,9 @@ class _Sent(NamedTuple):
 class Traffic:
     """Rows, and what must come of them."""
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list, repr=False)
     #: By name: what its first record says, None for one that cannot be priced.
-    firsts: dict[str, int | None] = field(default_factory=dict)
+    firsts: dict[str, int | None] = field(default_factory=dict, repr=False)
     repeats: int = 0
     conflicts: int = 0
 

@@ -268,6 +268,36 @@ MUTANTS = (
             Edit(COLLECT + "_entries", "gone = min(last, listed)", "gone = last"),
         ),
     ),
+    # Dropped offsets --------------------------------------------------------------------------
+    one(
+        "dropped offsets deleted before their entry",
+        "collector-fails",
+        COLLECT + "survey",
+        "steps += _dropped(catalog, lane, row, collected, kept)",
+        "steps[:0] = _dropped(catalog, lane, row, collected, kept)",
+    ),
+    Mutant(
+        "dropped offsets of an append in flight deleted",
+        "collector-fails",
+        (
+            Edit(COLLECT + "_dropped", "lane, last=row.head.ref.seq))", "lane))"),
+            Edit(COLLECT + "_dropped", "slot.seq <= collected and slot", "slot"),
+        ),
+    ),
+    one(
+        "repeats not written down as dropped",
+        "solo",
+        "delivery.judge:_Sheet.add_to",
+        "runs_of(self.batch.source, offsets, reasons)",
+        "runs_of(self.batch.source, offsets[:0], reasons[:0])",
+    ),
+    one(
+        "backup without dropped offsets",
+        "restored-beside",
+        BACKUP + "_wanted",
+        "(Blob.DROPPED, seal.dropped, seal.inline_dropped),",
+        "",
+    ),
     # Compaction -------------------------------------------------------------------------------
     one(
         "merged segment named without the version of the list",

@@ -163,11 +163,11 @@ COMPACTED = replace(
     compactors=("w/s/S", "w/s/S"),
 )
 
-#: The catalog is put back from a backup while the process of before goes on.
+#: The catalog is put back from a backup while the process of before goes on; an id comes again.
 RESTORED_BESIDE = Scenario(
     lanes=(replace(SENDER, cuts=((), (1,))),),
     topics=(("in", 1), ("mid", 1)),
-    records=written("ab"),
+    records=written("aba"),
     restores=1,
     limits=ALONE,
 )
@@ -203,7 +203,11 @@ RESTORED_APART = replace(
     records=written("ab"),
     restored=("w/s/S",),
     pardoned=frozenset(
-        ("w/r/R", kind) for kind in (Kind.ABANDONED, Kind.COUNTS, Kind.PARENT, Kind.DECIDED_TWICE)
+        ("w/r/R", kind)
+        for kind in (
+            *(Kind.ABANDONED, Kind.COUNTS, Kind.PARENT, Kind.DECIDED_TWICE),
+            *(Kind.NOT_ACCOUNTED, Kind.DROPPED_WHY),
+        )
     ),
 )
 
@@ -347,7 +351,7 @@ WORLDS = {
     "checkpoint": Pinned(CHECKPOINT, 324),
     "latest": Pinned(LATEST, 302),
     "collected": Pinned(COLLECTED, 8_398),
-    "collector-fails": Pinned(COLLECTOR_FAILS, 3_780),
+    "collector-fails": Pinned(COLLECTOR_FAILS, 3_812),
     "compacted": Pinned(COMPACTED, 1_750),
     "restored": Pinned(RESTORED, 1_035),
     "restored-beside": Pinned(RESTORED_BESIDE, 629),

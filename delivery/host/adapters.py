@@ -1,0 +1,46 @@
+"""Which adapter a word of a user's means: the one place in hosts that names sinks.
+
+What it is: functions that import an adapter when it is asked for, and open it.
+What it must not know: how any adapter works.
+
+Invariants:
+    Nothing is imported that is not used: an adapter's driver may not be installed.
+"""
+
+from __future__ import annotations
+
+from delivery.kafka.port import Client
+from delivery.points import At, nowhere
+from delivery.ports import Reader
+from delivery.sinks import Ledger
+
+__all__ = ["file_of", "open_ledger", "open_reader"]
+
+
+def open_reader(client: Client, topic: str, partition: int) -> Reader:
+    """Return the source of one lane."""
+    from connectors.kafka import KafkaReader  # noqa: PLC0415 - see the module
+
+    return KafkaReader(client, topic, [partition])
+
+
+def open_ledger(path: str, at: At = nowhere) -> Ledger:
+    """Open the lanes that are kept in a user's database.
+
+    Raises:
+        InvalidUsage: it is not there, or cannot be used.
+    """
+    from sinks.sql import SqliteLedger  # noqa: PLC0415 - see the module
+
+    return SqliteLedger(path, at)
+
+
+def file_of(connection: object) -> str:
+    """Return the file that a connection to a database writes to.
+
+    Raises:
+        InvalidUsage: it is no connection that we know, or writes to no file.
+    """
+    from sinks.sql import file_of as of_sqlite  # noqa: PLC0415 - see the module
+
+    return of_sqlite(connection)

@@ -1,0 +1,437 @@
+"""A receiver: the loop of a plain Python process that consumes a topic with others of its group.
+
+What it is: `Receiver`, an iterable of bundles: reads the partitions of this process's share, keeps
+their lanes, and looks now and then whether the share is still right.
+What it must not know: what the effect is, how a database keeps lanes, what a fair share is.
+
+Invariants:
+    A lane reads on from its own frontier, never from where a consumer happens to stand.
+    One bundle at a time is in the hands of the user; while it is, nothing is read or looked at.
+    A lane that another process took over is let go; one that cannot go on ends the loop with the
+    reason.
+    Offsets are committed under the group's name for lag monitors, and nothing reads them.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dedup.catalog.open import open_catalog
+from dedup.collect import Keep, collect
+from dedup.errors import Fenced, InvalidUsage, Unavailable
+from dedup.local.home import Home
+from dedup.model import LaneRow, Source
+from delivery.host.adapters import open_reader
+from delivery.host.clock import SystemClock
+from delivery.host.spec import Plan, StageSpec
+from delivery.host.worker import POLL_BYTES_MAX, POLL_RECORDS_MAX, POLL_SECONDS, ended
+from delivery.kafka.opening import open_client
+from delivery.kafka.port import Bounds, Client, Consumer, Topic
+from delivery.points import At, nowhere
+from delivery.protocol import messages as m
+from delivery.receiver.bundle import Bundle
+from delivery.receiver.keeping import Keeping, Place
+from delivery.receiver.lane import LIMITS, NoOutputs, NoUserCode, ReceiverLane, claim
+from delivery.receiver.share import (
+    PATIENCE_SECONDS,
+    PATIENCE_SECONDS_MAX,
+    Seen,
+    choose,
+    is_gone,
+    member,
+)
+
+__all__ = ["Receiver"]
+
+LOG = logging.getLogger(__name__)
+
+#: How often a process looks who works on which lane.
+LOOK_SECONDS = 1.0
+#: How often it looks whether the topic has more partitions.
+TOPIC_SECONDS = 30.0
+#: How often monitors of consumer groups are told where we stand.
+HINT_SECONDS = 5.0
+#: Times a bundle is handed out that is neither sealed nor given up by an exception.
+BUNDLE_TRIES = 3
+#: A bundle may take this many times as long as the longest one seen before others take it over.
+PATIENCE_BUNDLES = 4
+
+
+@dataclass(slots=True)
+class _Other:
+    """What was seen of a lane that somebody else works on."""
+
+    row: LaneRow | None = None
+    owner: str | None = None
+    #: Since when it has something to read and did not move.
+    since: float | None = None
+
+
+class Receiver:
+    """Consumes one topic as one process of a group; iterate over it.
+
+    Args:
+        plan: catalog and cluster.
+        spec: the group, said as a stage that reads the topic and writes nothing.
+        database: where the user's database is, if it was moved.
+        bounded: end once everything is sealed that was in the topic when the loop began.
+        stop: set when the loop is to end after the bundle in hand.
+        at: is told each place at which a test may let the process die.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        spec: StageSpec,
+        *,
+        database: str | None = None,
+        bounded: bool = False,
+        stop: threading.Event | None = None,
+        at: At = nowhere,
+    ) -> None:
+        self.member = member()
+        self._plan = plan
+        self._spec = replace(spec, limits=LIMITS)
+        self._database = database
+        self._bounded = bounded
+        self._stop = stop or threading.Event()
+        self._at = at
+        self._clock = SystemClock(self._stop)
+        self._dice = random.SystemRandom()
+        self._running: _Running | None = None
+
+    def __repr__(self) -> str:
+        return f"Receiver(topic={self._spec.reads!r}, group={self._spec.name!r})"
+
+    def __iter__(self) -> Iterator[Bundle]:
+        """Yield bundles until `stop`, or, if bounded, until the end.
+
+        Raises:
+            DeliveryError: it cannot begin, or a lane cannot go on; nothing was skipped.
+        """
+        if self._running is not None:
+            raise InvalidUsage(
+                "consume a topic",
+                repr(self),
+                "it is iterated over already; make another receiver for another loop",
+            )
+        running = self._running = _Running(self)
+        try:
+            yield from running.bundles()
+        finally:
+            self._running = None
+            running.close()
+
+    def stop(self) -> None:
+        """End the loop after the bundle in hand; may be called by a signal handler."""
+        self._stop.set()
+
+    # An operator's ----------------------------------------------------------------------------
+
+    def accept(self, database: str) -> None:
+        """Say that a database counts as it is: one put back from a backup, moved, or empty.
+
+        What the database lacks is done again, and what it has is not. Whoever works with another
+        copy, or with another history of the catalog, is fenced.
+
+        Raises:
+            DeliveryError: it was not done, or not of every lane; it may be called again.
+        """
+        running = _Running(self)
+        try:
+            running.keeping.accept(database, running.names, self._clock)
+        finally:
+            running.close()
+
+    def collect(self, keep: Keep | None = None) -> list[str]:
+        """Take away what no repeat can need any more; return what was done, in words.
+
+        For a group whose lanes are in a database only this does it, because only here it is open.
+        It may run beside receivers.
+        """
+        running = _Running(self)
+        try:
+            if not running.keeping.find(running.names):
+                return []
+            kept = keep or Keep(window_ms=self._spec.window_ms)
+            done = []
+            for lane in running.names:
+                running.keeping.check(lane)
+                done += [f"{lane}: {what}" for what in collect(running.keeping.catalog, lane, kept)]
+            return done
+        finally:
+            running.close()
+
+
+class _Running:
+    """Everything a loop holds while it runs."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        plan, spec = receiver._plan, receiver._spec  # noqa: SLF001 - the other half of one class
+        self._spec = spec
+        self._member = receiver.member
+        self._stop = receiver._stop  # noqa: SLF001 - see above
+        self._bounded = receiver._bounded  # noqa: SLF001 - see above
+        self._clock = receiver._clock  # noqa: SLF001 - see above
+        self._dice = receiver._dice  # noqa: SLF001 - see above
+        self._at = receiver._at  # noqa: SLF001 - see above
+        self._home = Home(Path(plan.home)) if plan.home else None
+        self._client: Client = open_client(plan.kafka, plan.options, plan.client)
+        self._main = open_catalog(plan.catalog)
+        self.keeping = Keeping(self._main, spec.prefix, receiver._database, self._at)  # noqa: SLF001 - see above
+        self._topic: Topic = self._described()
+        self._consumer: Consumer = self._client.consumer(group=spec.name)
+        self._lanes: dict[Source, ReceiverLane] = {}
+        self._others: dict[Source, _Other] = {}
+        self._goal = self._bounds().high
+        self._patience = PATIENCE_SECONDS
+        self._looked = self._described_at = self._hinted = time.monotonic()
+        self._held: set[Source] = set()
+
+    @property
+    def names(self) -> list[str]:
+        """The lanes of the group."""
+        return [self._spec.lane(source) for source in self._topic.sources]
+
+    def close(self) -> None:
+        """Let go of everything. May be called twice."""
+        self._hint(now=True)
+        for lane in self._lanes.values():
+            lane.close()
+        self._lanes.clear()
+        self._consumer.close()
+        self._client.close()
+        self.keeping.close()
+        self._main.store.close()
+
+    # The loop ---------------------------------------------------------------------------------
+
+    def bundles(self) -> Iterator[Bundle]:
+        """Yield bundles; see `Receiver`."""
+        self._look()
+        while not self._stop.is_set():
+            if time.monotonic() - self._looked >= LOOK_SECONDS:
+                self._look()
+            ready = self._ready()
+            for lane in ready:
+                yield from self._handed(lane)
+                if self._stop.is_set():
+                    return
+            if not ready and self._finished():
+                return
+            self._hint()
+
+    def _ready(self) -> list[ReceiverLane]:
+        """Read what is there, and return the lanes that have a bundle."""
+        for fetched in self._consumer.poll(
+            max_records=POLL_RECORDS_MAX, max_bytes=POLL_BYTES_MAX, timeout=self._pause()
+        ):
+            lane = self._lanes.get(fetched.source)
+            if lane is not None:
+                lane.take(fetched.batch, fetched.position)
+        for lane in list(self._lanes.values()):
+            while lane.turn():
+                pass
+            self._check(lane)
+        self._hold_back()
+        return [lane for lane in self._lanes.values() if lane.waiting is not None]
+
+    def _pause(self) -> float:
+        waiting = any(lane.waiting is not None for lane in self._lanes.values())
+        return 0.0 if waiting else POLL_SECONDS
+
+    def _handed(self, lane: ReceiverLane) -> Iterator[Bundle]:
+        """Hand a bundle out, again if nothing was said about it."""
+        for _ in range(BUNDLE_TRIES):
+            began = time.monotonic()
+            bundle = Bundle(lane, self.keeping, self._at)
+            yield bundle
+            if bundle.settled:
+                self._settled(lane, bundle, time.monotonic() - began)
+                return
+            if self._stop.is_set():
+                return
+        raise InvalidUsage(
+            "consume a topic",
+            f"{lane.name}: {bundle!r}",
+            f"it was handed out {BUNDLE_TRIES} times and never sealed; nothing was skipped: seal it "
+            "with bundle.once(...) or bundle.done(), or let the exception end the loop",
+        )
+
+    def _settled(self, lane: ReceiverLane, bundle: Bundle, seconds: float) -> None:
+        """Learn how long bundles take; let go of a lane that somebody else took over."""
+        longest = max(PATIENCE_SECONDS, PATIENCE_BUNDLES * seconds)
+        if bundle.won:
+            self._patience = min(PATIENCE_SECONDS_MAX, longest)
+            return
+        # Whoever took over was impatient; if that was for nothing, all are to be more patient.
+        self._patience = min(PATIENCE_SECONDS_MAX, max(longest, 2 * self._patience))
+        if lane.waiting is not None and lane.waiting is bundle.offered:
+            return
+        owner = self._owner(lane.name, self.keeping.catalog.load(lane.name))
+        if owner != self._member:
+            LOG.info("%s is read by another process now", lane.name)
+            self._let_go(lane)
+
+    def _finished(self) -> bool:
+        """Tell whether all that was there at the beginning is sealed, by whomever."""
+        if not self._bounded:
+            return False
+        for source, goal in self._goal:
+            lane, other = self._lanes.get(source), self._others.get(source)
+            at: int | None = None
+            if lane is not None:
+                at = lane.frontier
+            elif other is not None and other.row is not None:
+                at = other.row.head.frontier.at(source)
+            if at is None or at < goal:
+                return False
+        return True
+
+    def _check(self, lane: ReceiverLane) -> None:
+        """Let go of a lane that was fenced; raise what stopped one otherwise."""
+        stop = lane.stopped
+        if stop is None:
+            return
+        self._let_go(lane)
+        if isinstance(lane.error, Exception):
+            raise lane.error
+        error = ended(lane.name, stop)
+        if stop.end is not m.End.FENCED or self.keeping.place is Place.UNDECIDED:
+            raise error
+        assert isinstance(error, Fenced), "a fenced lane says so"
+        self.keeping.check(lane.name)
+        LOG.info("%s", error)
+
+    def _hold_back(self) -> None:
+        for source, lane in self._lanes.items():
+            if lane.full and source not in self._held:
+                self._consumer.pause([source])
+                self._held.add(source)
+            elif not lane.full and source in self._held:
+                self._consumer.resume([source])
+                self._held.discard(source)
+
+    def _hint(self, *, now: bool = False) -> None:
+        if now or time.monotonic() - self._hinted >= HINT_SECONDS:
+            self._hinted = time.monotonic()
+            self._consumer.commit_hint({s: lane.frontier for s, lane in self._lanes.items()})
+
+    # The share --------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """See who works on which lane, and take over what this process should."""
+        self._looked = time.monotonic()
+        if self._looked - self._described_at >= TOPIC_SECONDS:
+            self._described_at, self._topic = self._looked, self._described()
+        was = self.keeping.place
+        self.keeping.find(self.names)
+        if was is Place.UNDECIDED and self.keeping.place is not Place.UNDECIDED:
+            for lane in list(self._lanes.values()):
+                self._let_go(lane)  # they began in memory, and somebody else's count
+        foreign = [source for source in self._topic.sources if source not in self._lanes]
+        if not foreign:
+            return
+        bounds = self._client.bounds(self._topic.name, foreign)
+        seen = [self._seen(source, bounds) for source in self._topic.sources]
+        chosen = set(choose(self._member, seen, self._patience, self._dice))
+        for source in foreign:
+            if source.partition in chosen:
+                self._take_over(source, bounds)
+
+    def _seen(self, source: Source, bounds: Bounds) -> Seen:
+        if source in self._lanes:
+            return Seen(partition=source.partition, owner=self._member)
+        other = self._others.setdefault(source, _Other())
+        row = self.keeping.catalog.load(self._spec.lane(source))
+        now = time.monotonic()
+        if row is not None and (other.row is None or row.head.ref != other.row.head.ref):
+            other.row, other.since = row, None
+            other.owner = self._owner(self._spec.lane(source), row)
+        frontier = (row.head.frontier.at(source) if row else None) or 0
+        lag = max(0, (bounds.high.at(source) or 0) - frontier)
+        if not lag:
+            other.since = None
+        elif other.since is None:
+            other.since = now
+        return Seen(
+            partition=source.partition,
+            owner=other.owner if row else None,
+            gone=other.owner is not None and is_gone(other.owner),
+            lag=lag,
+            still_seconds=now - other.since if other.since is not None else 0.0,
+        )
+
+    def _owner(self, lane: str, row: LaneRow | None) -> str | None:
+        """Return who sealed last; the empty name if that cannot be known any more."""
+        if row is None:
+            return None
+        ref = row.head.ref
+        seal = self.keeping.catalog.seal(lane, ref.incarnation, ref.seq)
+        return seal.code if seal else ""
+
+    def _take_over(self, source: Source, bounds: Bounds) -> None:
+        name = self._spec.lane(source)
+        other = self._others[source]
+        try:
+            self.keeping.check(name)
+            if other.row is not None and not claim(
+                self.keeping.catalog, name, other.row.head, self._member, self._clock
+            ):
+                return
+        except Unavailable as error:
+            LOG.info("%s is not taken over just now: %s", name, error)
+            return
+        self._begin(source, bounds)
+
+    def _begin(self, source: Source, bounds: Bounds) -> None:
+        place = self.keeping.place
+        spec = self._spec
+        lane = ReceiverLane(
+            spec,
+            source,
+            catalog=self.keeping.catalog,
+            # Nothing is kept on this host of a lane that may never be.
+            home=None if place is Place.UNDECIDED else self._home,
+            clock=self._clock,
+            reader=open_reader(self._client, spec.reads, source.partition),
+            emitter=NoOutputs(),
+            stage=NoUserCode(self._member),
+            at=self._at,
+        )
+        lane.undecided = lambda: self.keeping.place is Place.UNDECIDED
+        ends = bounds.low if spec.start == "earliest" else bounds.high
+        self._lanes[source] = lane
+        lane.open(ends.at(source) or 0)
+        self._check(lane)
+        if source in self._lanes:
+            self._others.pop(source, None)
+            self._consumer.add(spec.reads, {source: lane.planned})
+
+    def _let_go(self, lane: ReceiverLane) -> None:
+        del self._lanes[lane.source]
+        self._held.discard(lane.source)
+        self._others[lane.source] = _Other()
+        self._consumer.remove([lane.source])
+        lane.close()
+
+    # Kafka ------------------------------------------------------------------------------------
+
+    def _described(self) -> Topic:
+        found = self._client.describe([self._spec.reads]).get(self._spec.reads)
+        if found is None:
+            raise InvalidUsage(
+                "read a topic",
+                self._spec.reads,
+                "there is no such topic; nothing was read: create it, or mend the name",
+            )
+        return found
+
+    def _bounds(self) -> Bounds:
+        return self._client.bounds(self._topic.name, self._topic.sources)

@@ -1,0 +1,130 @@
+"""A driver program that does what a test tells it: JSON lines in, JSON lines out.
+
+What it is: user code that never returns the same twice, and commands to start, watch and stop
+pipelines of it in one Spark session. It runs as a program of its own, so that it can be killed and
+its functions travel to executors as a user's do.
+What it must not know: what a test expects.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+import traceback
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from delivery import Delivery, Record
+from delivery.resident import stop_on_signal
+from delivery.spark import spark_session
+
+
+def price(record: Record) -> Iterator[Record]:
+    """Draw a number: another one each time."""
+    yield record.replace(value={**record.json(), "price": uuid.uuid4().hex})
+
+
+def ship(record: Record) -> Record:
+    """Draw another number."""
+    return record.replace(value={**record.json(), "parcel": uuid.uuid4().hex})
+
+
+def picky(record: Record) -> Record:
+    """Refuse one record."""
+    if record.json()["id"] == 13:
+        raise ValueError("unlucky")
+    return record
+
+
+def locked(record: Record) -> Record:
+    """Hold on to what cannot travel."""
+    with LOCK:
+        return record
+
+
+LOCK = threading.Lock()
+CALLS: dict[str, Callable[..., Any]] = {f.__name__: f for f in (price, ship, picky, locked)}
+
+
+class Driver:
+    """Pipelines of one session, by name."""
+
+    def __init__(self, master: str, conf: dict[str, str]) -> None:
+        self.spark = spark_session("resident", master, conf={"spark.log.level": "OFF", **conf})
+        self.queries: dict[str, Any] = {}
+
+    def start(self, name: str, stages: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        """Start a pipeline."""
+        options = more.pop("options", {})
+        delivery = Delivery(pipeline=name, **more)
+        for stage in stages:
+            call = CALLS[stage.pop("call")]
+            delivery.stage(name=call.__name__, **stage)(call)
+        self.queries[name] = delivery.start(self.spark, **options)
+        return {}
+
+    def signals(self, name: str) -> dict[str, Any]:
+        """Let a signal stop it."""
+        stop_on_signal(self.queries[name])
+        return {}
+
+    def deliver(self, name: str) -> dict[str, Any]:
+        """Wait until all is delivered."""
+        self.queries[name].processAllAvailable()
+        return {}
+
+    def look(self, name: str) -> dict[str, Any]:
+        """Say how it stands."""
+        query = self.queries[name]
+        return {
+            "status": query.status,
+            "progress": query.lastProgress,
+            "recent": len(query.recentProgress),
+            "active": query.isActive,
+            "exception": str(query.exception()),
+        }
+
+    def stop(self, name: str) -> dict[str, Any]:
+        """Stop it."""
+        self.queries[name].stop()
+        return self.look(name)
+
+    def wait(self, name: str, timeout: float) -> dict[str, Any]:
+        """Wait for its end."""
+        return {"ended": self.queries[name].awaitTermination(timeout)}
+
+
+def main() -> None:
+    """Take commands until there are no more."""
+    # Spark's JVM inherits descriptor 1; answers have one of their own.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    logging.getLogger("kafka").setLevel(logging.WARNING)
+    settings = json.loads(sys.argv[1])
+    driver = Driver(settings["master"], settings.get("conf", {}))
+    while True:
+        answers.write("ready\n")
+        answers.flush()
+        line = sys.stdin.readline()
+        if not line:
+            break
+        what, told = json.loads(line)
+        try:
+            answer = getattr(driver, what)(**told)
+        except Exception as error:  # noqa: BLE001 - the test decides what was expected
+            traceback.print_exc()
+            answer = {"error": type(error).__name__, "text": str(error)}
+        answers.write(json.dumps(answer) + "\n")
+    for query in driver.queries.values():
+        query.stop()
+    driver.spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""Stages in resident tasks on a real Spark and a real Kafka, as a user sees them.
+
+One session serves all tests here; each has topics and a catalog of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from delivery.resident.options import GROWTH_SECONDS
+from tests.integration.kafka_kit import Sent, emissions
+from tests.integration.resident_kit import Driver, Pipeline, driven, until
+
+#: What a worker that is killed may cost: ten times what it does on two busy cores.
+SILENCE_SECONDS_MAX = 30.0
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory) -> Iterator[Driver]:
+    with driven("local[3,4]", tmp_path_factory.mktemp("driver") / "log") as driver:
+        yield driver
+
+
+@pytest.fixture
+def pipeline(kafka, unique, tmp_path) -> Iterator[Pipeline]:
+    pipeline = Pipeline(unique("shop"), kafka.bootstrap, tmp_path)
+    yield pipeline
+    pipeline.close()
+
+
+def test_every_order_comes_out_once_and_the_query_says_how_it_goes(driver, pipeline):
+    pipeline.send(range(2000))
+    driver.well("start", **pipeline.given)
+    driver.well("deliver", name=pipeline.name)
+    pipeline.check()
+    until(lambda: driver.well("look", name=pipeline.name)["progress"]["lag"] == 0)
+    seen = driver.well("look", name=pipeline.name)
+    assert seen["active"] is True
+    assert seen["status"]["tasks"] == seen["status"]["running"] == 2
+    assert seen["status"]["message"] == "2 tasks run"
+    progress = seen["progress"]
+    assert progress["counters"]["fresh"] == 4000
+    assert progress["counters"]["duplicate"] == sum(pipeline.sent.values()) - 2000
+    assert {lane["lane"] for lane in progress["lanes"]} == {
+        f"{pipeline.name}/{stage}-{number}"
+        for stage in (f"price/{pipeline.raw}", f"ship/{pipeline.priced}")
+        for number in range(4)
+    }
+    stopped = driver.well("stop", name=pipeline.name)
+    assert (stopped["active"], stopped["exception"]) == (False, "None")
+    assert driver.well("wait", name=pipeline.name, timeout=0) == {"ended": True}
+
+
+def test_workers_that_are_killed_under_load_change_nothing(driver, pipeline, record_property):
+    pipeline.send(range(500))
+    driver.well("start", **pipeline.given)
+    driver.well("deliver", name=pipeline.name)
+    stop = threading.Event()
+    traffic = threading.Thread(target=_send_on, args=(pipeline, stop))
+    traffic.start()
+    try:
+        for _ in range(3):
+            victims = driver.workers()
+            assert victims, "somebody runs the lanes"
+            for victim in victims:
+                victim.kill()
+            before = pipeline.ends(pipeline.out)
+            seconds = until(lambda b=before: pipeline.ends(pipeline.out) > b + 100)
+            record_property("seconds to new output", seconds)
+            assert seconds < SILENCE_SECONDS_MAX
+    finally:
+        stop.set()
+        traffic.join()
+    driver.well("deliver", name=pipeline.name)
+    assert driver.well("stop", name=pipeline.name)["exception"] == "None"
+    pipeline.check()
+
+
+def _send_on(pipeline: Pipeline, stop: threading.Event) -> None:
+    number = 500
+    while not stop.is_set():
+        pipeline.send(range(number, number + 50))
+        number += 50
+        stop.wait(0.1)
+
+
+def test_a_record_that_user_code_refuses_ends_the_query_and_is_named(driver, pipeline):
+    pipeline.send(range(20))
+    stages = [{"call": "picky", "reads": pipeline.raw, "writes": [pipeline.out]}]
+    driver.well("start", **pipeline.given | {"stages": stages})
+    answer = driver.do("wait", name=pipeline.name, timeout=60)
+    assert answer["error"] == "StoppedByRecordError"
+    assert f"{pipeline.name}/picky/{pipeline.raw}-1 behind seq" in answer["text"]
+    assert "offset 3 of partition 1 (ValueError: unlucky)" in answer["text"]
+    seen = driver.well("look", name=pipeline.name)
+    assert seen["active"] is False
+    assert seen["status"]["message"].startswith("failed: ")
+
+
+def test_a_stage_that_begins_at_the_latest_record_skips_nothing_after_that(driver, pipeline):
+    pipeline.send(range(100))
+    pipeline.sent.clear()
+    given = pipeline.given
+    given["stages"][0]["start"] = "latest"
+    driver.well("start", **given)
+    pipeline.send(range(100, 200))
+    driver.well("deliver", name=pipeline.name)
+    driver.well("stop", name=pipeline.name)
+    pipeline.send(range(200, 300))
+    driver.well("start", **given)
+    driver.well("deliver", name=pipeline.name)
+    driver.well("stop", name=pipeline.name)
+    pipeline.check()
+
+
+def test_a_partition_that_appears_is_read_from_its_first_offset(driver, pipeline, record_property):
+    pipeline.send(range(50))
+    given = pipeline.given
+    given["stages"][0]["start"] = "latest"
+    driver.well("start", **given)
+    client = AdminClient({"bootstrap.servers": pipeline.kafka})
+    client.create_partitions([NewPartitions(pipeline.raw, 6)])[pipeline.raw].result()
+    until(lambda: pipeline.topic(pipeline.raw).partitions == 6)
+    pipeline.sent.clear()
+    rows = [
+        Sent(5, value=b'{"id": %d}' % n, headers=(("id", b"%d" % n),)) for n in range(1000, 1010)
+    ]
+    pipeline.producer.emit([pipeline.topic(pipeline.raw)], emissions([*rows, rows[0]]))
+    pipeline.sent = dict.fromkeys(range(1000, 1010), 1) | {1000: 2}
+    seconds = until(lambda: pipeline.ends(pipeline.out) >= 10)
+    record_property("seconds to a new partition", seconds)
+    assert seconds < 10 * GROWTH_SECONDS
+    driver.well("deliver", name=pipeline.name)
+    driver.well("stop", name=pipeline.name)
+    pipeline.check()
+
+
+def test_what_cannot_work_is_refused_before_anything_is_started(driver, pipeline):
+    given = pipeline.given
+    refusals = {
+        "each task would have a catalog of its own": given | {"catalog": "memory:"},
+        "there are none of these names": given
+        | {"stages": [{"call": "price", "reads": "no-such-topic", "writes": [pipeline.out]}]},
+        "its function cannot be sent to executors": given
+        | {"stages": [{"call": "locked", "reads": pipeline.raw, "writes": [pipeline.out]}]},
+        "the resident engine has tasks": given | {"options": {"task": 3}},
+        "say at least 1": given | {"options": {"tasks": 0}},
+    }
+    for expected, wrong in refusals.items():
+        answer = driver.do("start", **wrong)
+        assert answer["error"] == "InvalidUsage"
+        assert expected in answer["text"]
+    assert not (pipeline.directory / "catalog.db").exists()
+
+
+def test_outputs_are_created_if_that_is_asked_for(driver, pipeline):
+    pipeline.send(range(20))
+    made = f"{pipeline.name}.made"
+    stages = [
+        {"call": "price", "reads": pipeline.raw, "writes": [made], "id_from": "header:id"},
+        {"call": "ship", "reads": made, "writes": [pipeline.out], "dedup": "topic"},
+    ]
+    options = {"create_topics": True, "tasks": 1}
+    driver.well("start", **pipeline.given | {"stages": stages, "options": options})
+    driver.well("deliver", name=pipeline.name)
+    driver.well("stop", name=pipeline.name)
+    assert pipeline.topic(made).partitions == 4
+    assert sorted(pipeline.versions(pipeline.out)) == list(range(20))
