@@ -133,7 +133,7 @@ class LaneTask:
     def finish(self) -> None:
         """Do all that can be done about what was offered, and offer nothing more."""
         self._runner.drain()
-        while self.stopped is None and self.waiting:
+        while self.stopped is None and self.unsettled:
             self.emit(seconds=FINISH_SECONDS)
             if (ack := self.acknowledges(now=True)) is not None:
                 self.tell(self.perform(ack))
@@ -173,7 +173,7 @@ class LaneTask:
     @property
     def idle(self) -> bool:
         """Whether everything read is sealed and acknowledged."""
-        return not (self._rows or self.waiting) and self._runner.state.lane.idle
+        return not (self._rows or self.unsettled) and self._runner.state.lane.idle
 
     # Rows -------------------------------------------------------------------------------------
 
@@ -305,7 +305,7 @@ class LaneTask:
             self.tell(self._runner.delivered(emit, Frontier()))
 
     @property
-    def waiting(self) -> bool:
+    def unsettled(self) -> bool:
         """Whether something is on its way, or waits for company."""
         return bool(self._sending) or self._ack is not None
 

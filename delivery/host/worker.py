@@ -177,7 +177,7 @@ class Worker:
             DeliveryError, StoppedByRecordError: a lane cannot go on; nothing was skipped.
         """
         lanes = self.lanes
-        moved = self._read(wait=not any(lane.waiting for lane in lanes))
+        moved = self._read(wait=not any(lane.unsettled for lane in lanes))
         together = self._catalog.store.concurrent
         for lane in lanes:
             moved |= lane.prepare(linger=linger, together=together)
@@ -190,7 +190,7 @@ class Worker:
                 check(lane)
         self._hold_back()
         self._hint()
-        return moved or any(lane.waiting for lane in lanes)
+        return moved or any(lane.unsettled for lane in lanes)
 
     def _store(self, lanes: Sequence[LaneTask]) -> None:
         """Store the chunks of all lanes at once, where the store can."""

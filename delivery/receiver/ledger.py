@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from dedup.catalog.store import Blob, RawAck, RawLane, Store
@@ -62,6 +63,8 @@ class LedgerStore:
         store: the catalog's own.
         name: of the ledger, for the files of this host that are made from it.
     """
+
+    concurrent = False
 
     def __init__(
         self, prefix: str, rows: Rows, store: Store, *, name: str, at: At = nowhere
@@ -178,6 +181,10 @@ class LedgerStore:
     def setting(self, name: str, value: str) -> str:
         """Store a setting once."""
         return self._store.setting(name, value)
+
+    def group(self) -> AbstractContextManager[None]:
+        """Return a context that changes nothing: a receiver's seal has a transaction of its own."""
+        return nullcontext()
 
     def close(self) -> None:
         """Leave the catalog's store to whoever opened it."""
