@@ -20,6 +20,7 @@ from dedup.model import IDENTITY_BYTES
 #: The first pause after a lost race, and the longest: each further loss doubles it.
 BACK_OFF_SECONDS = 0.02
 BACK_OFF_SECONDS_MAX = 2.0
+_RANDOM = random.SystemRandom()
 
 
 class SystemClock:
@@ -31,7 +32,6 @@ class SystemClock:
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop
-        self._random = random.SystemRandom()
 
     def now_ms(self) -> int:
         """Return the wall clock in milliseconds."""
@@ -43,5 +43,10 @@ class SystemClock:
 
     def back_off(self, losses: int) -> None:
         """Wait after `losses` lost races in a row, with a spread so that somebody wins."""
-        longest = min(BACK_OFF_SECONDS_MAX, BACK_OFF_SECONDS * 2 ** min(losses, 10))
-        self._stop.wait(longest * self._random.uniform(0.5, 1.0))
+        self._stop.wait(pause_seconds(losses))
+
+
+def pause_seconds(losses: int) -> float:
+    """Return how long to wait after `losses` lost races in a row."""
+    longest: float = min(BACK_OFF_SECONDS_MAX, BACK_OFF_SECONDS * 2 ** min(losses, 10))
+    return longest * _RANDOM.uniform(0.5, 1.0)

@@ -23,7 +23,7 @@ from dedup.local.home import Home
 from dedup.local.index import LaneIndex
 from dedup.model import Frontier, Source
 from delivery.batch import OFFSET_MAX, Batch
-from delivery.host.clock import SystemClock
+from delivery.host.clock import SystemClock, pause_seconds
 from delivery.host.counters import Counters
 from delivery.host.senders import Senders
 from delivery.host.spec import BUFFER_BYTES_MAX, BUFFER_ROWS_MAX, StageSpec
@@ -115,6 +115,8 @@ class LaneTask:
         self._bytes = 0
         self._since: float | None = None
         self._position = 0
+        #: When a lost race is followed up.
+        self._resumes: float | None = None
 
     # Beginning and ending ---------------------------------------------------------------------
 
@@ -204,7 +206,7 @@ class LaneTask:
         if self.stopped is None and runner.state.lane.hungry and self._due(linger):
             self._offer()
             moved = True
-        while runner.step():
+        while not self._paused() and runner.step():
             moved = True
         return moved
 
@@ -224,6 +226,8 @@ class LaneTask:
                 self._offer()
                 moved = True
             if not todo or isinstance(todo[0], _SHARED) or (together and type(todo[0]) is m.Store):
+                return moved
+            if self._paused():
                 return moved
             if isinstance(todo[0], m.Acknowledge):
                 # SUBTLE: an acknowledgement may be late, and everything may overtake it: it says
@@ -314,6 +318,24 @@ class LaneTask:
         if todo and type(todo[0]) is kind:
             return cast("_I", todo.popleft())
         return None
+
+    def _paused(self) -> bool:
+        """Tell whether the lane lost a race and lets the winner get on.
+
+        The runner's clock would stand still for that, and with it every other lane of the process,
+        the ones included that this process is winning.
+        """
+        todo = self._runner.state.todo
+        if not todo or not isinstance(todo[0], m.Load) or not todo[0].losses:
+            return False
+        if self._resumes is None:
+            self.counters.lost += 1
+            self._resumes = time.monotonic() + pause_seconds(todo[0].losses)
+        if time.monotonic() < self._resumes:
+            return True
+        self._resumes = None
+        todo[0] = m.Load()
+        return False
 
     def _due(self, linger: float) -> bool:
         if self._position <= self.planned:
