@@ -233,9 +233,9 @@ class LaneIndex:
                 self._upkeep(self._head)
 
     def _upkeep(self, head: Head) -> None:
-        """Adopt and do what is due, unless seals that count may lie beyond this head."""
+        """Adopt and do what is due, unless another process is ahead, and does it."""
         if not self._is_beyond(head):
-            self._keeper.upkeep(partial(kept, head), self._fits)
+            self._keeper.upkeep(self._fits)
             self._look(head)
 
     def _fits(self, manifest: Manifest) -> bool:

@@ -16,7 +16,6 @@ Invariants:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from pathlib import Path
 from dedup.errors import Unavailable
 from dedup.formats.segment import Bucket
 from dedup.local.contents import Contents
-from dedup.local.group import Counts, Held
+from dedup.local.group import Held
 from dedup.local.home import At, Place, Workshop, nowhere, private
 from dedup.local.limits import Limits
 from dedup.local.manifest import Manifest
@@ -65,8 +64,6 @@ class Keeper:
         self._at = at
         self._workshop: Workshop | None = None
         self._background = Background()
-        #: The lock on long upkeep, while it goes on.
-        self._reservation: int | None = None
         #: The manifest that names our placed files; empty: none does.
         self._mark = ""
         #: The seq of its tag: every placed run goes up to there at most.
@@ -118,14 +115,15 @@ class Keeper:
     def close(self, fits: Fits) -> None:
         """Publish what can be published, and let go of everything; leave no thread."""
         self._background.close()
-        self._free()
-        if self._place is not None and self.contents.tag is not None:
-            self.flush()
-            self.publish(fits)
-        self.contents.close()
-        if self._workshop is not None:
-            self._workshop.close()
-            self._workshop = None
+        try:
+            if self._place is not None and self.contents.tag is not None:
+                self.flush()
+                self.publish(fits)
+        finally:
+            self.contents.close()
+            if self._workshop is not None:
+                self._workshop.close()
+                self._workshop = None
 
     def forget(self, head: Head) -> None:
         """Let go of what no record can repeat any more; its files go with the next publication."""
@@ -175,7 +173,10 @@ class Keeper:
 
     def publish(self, fits: Fits) -> None:
         """Put our files into their places and name them in a manifest, if the lock can be had."""
-        if self._place is None or self.contents.flushed is None:
+        if self._place is None:
+            self._hide()
+            return
+        if self.contents.flushed is None:
             return
         if self.contents.forgotten > self.contents.flushed.seq:
             # SUBTLE: what was forgotten by a later head must not be missing under an earlier tag:
@@ -280,6 +281,16 @@ class Keeper:
                 group.filter = None
         self.contents.fill_filters()
 
+    def _hide(self) -> None:
+        """Take files off their directory that nobody else is to see: a killed process leaves none."""
+        for group in self.contents.groups.values():
+            paths = [held.path for held in group.runs]
+            if group.filter is not None:
+                paths.append(group.filter.path)
+            for path in paths:
+                if self._workshop is not None and path.parent == self._workshop.path:
+                    path.unlink(missing_ok=True)
+
     def _placed(self) -> frozenset[str]:
         runs = [held for group in self.contents.groups.values() for held in group.runs]
         return frozenset(held.path.name for held in runs if held.placed)
@@ -289,7 +300,7 @@ class Keeper:
 
     # Upkeep -----------------------------------------------------------------------------------
 
-    def upkeep(self, counts: Counts, fits: Fits) -> None:
+    def upkeep(self, fits: Fits) -> None:
         """Adopt what was done, and do what is due: at once if it is little, else in a thread.
 
         Work that fails, for want of room or because somebody deletes files, is counted, and is due
@@ -297,18 +308,18 @@ class Keeper:
         """
         try:
             outcome = self._background.outcome(wait=self._crowded())
-            if not self._background.busy:
-                self._free()
             if outcome is not None and self._take(outcome):
                 self.publish(fits)
             while not self._background.busy:
-                job = self._due(counts)
+                job = self._due()
                 if job is None:
                     return
                 count, work = job
                 if count > self._limits.inline_ids:
-                    if self._reserved() or self._crowded():
-                        self._background.start(work)
+                    # One process at a time is enough, unless there are too many runs to wait for it.
+                    lock = None if self._place is None else self._place.reserve()
+                    if lock is not None or self._place is None or self._crowded():
+                        self._background.start(work, lock)
                     return
                 outcome = work(lambda: False)
                 assert outcome is not None, "nobody stops work that is done at once"
@@ -317,24 +328,12 @@ class Keeper:
         except (OSError, Unavailable):
             self.counters.failures += 1
 
-    def _reserved(self) -> bool:
-        """Tell whether long upkeep is ours to do: one process at a time is enough."""
-        if self._place is None:
-            return True
-        self._reservation = self._place.reserve()
-        return self._reservation is not None
-
-    def _free(self) -> None:
-        if self._reservation is not None:
-            os.close(self._reservation)
-            self._reservation = None
-
     def _crowded(self) -> bool:
         """Tell whether there are so many runs that looking through them costs more than waiting."""
         groups = self.contents.groups.values()
         return any(len(group.runs) > self._limits.runs_max for group in groups)
 
-    def _due(self, counts: Counts) -> tuple[int, Work] | None:
+    def _due(self) -> tuple[int, Work] | None:
         for group in self.contents.groups.values():
             inputs = tuple(group.runs)
             if group.filter is not None and group.filter.full:
@@ -343,7 +342,7 @@ class Keeper:
             inputs = due(group, self._limits)
             if inputs:
                 count = sum(held.run.count for held in inputs)
-                return count, merging(group, inputs, self.fresh("run"), counts)
+                return count, merging(group, inputs, self.fresh("run"))
         return None
 
     def _maker(self, bucket: Bucket, count: int) -> Callable[[], SharedFilter]:

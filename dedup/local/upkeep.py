@@ -12,6 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -20,9 +21,10 @@ from math import log
 from pathlib import Path
 from threading import Event
 
-from dedup.local.group import Counts, Group, Held
+from dedup.local.group import Group, Held
 from dedup.local.limits import Limits
 from dedup.local.shared import SharedFilter
+from dedup.model import Incarnation
 from dedup.runs import merge_runs
 
 
@@ -74,20 +76,22 @@ def due(group: Group, limits: Limits) -> tuple[Held, ...]:
     return ()
 
 
-def merging(group: Group, inputs: tuple[Held, ...], path: Path, counts: Counts) -> Work:
-    """Return the work of making one run of several."""
+def merging(group: Group, inputs: tuple[Held, ...], path: Path) -> Work:
+    """Return the work of making one run of several.
 
-    def keep(stop: Callable[[], bool]) -> Counts:
-        def counted(incarnation: bytes, seq: int) -> bool:
-            if stop():
-                raise Stopped
-            return counts(incarnation, seq)  # type: ignore[arg-type]  # a NewType of bytes
-
-        return counted
+    SUBTLE: every id is kept. Which seals count depends on the head that is asked for, and what is
+    merged may be held under another one, or be another process's that is ahead: dropping what the
+    head at hand does not know of would lose ids. Look-ups ask of each seal whether it counts.
+    """
 
     def work(stop: Callable[[], bool]) -> Outcome:
+        def keep(_incarnation: Incarnation, _seq: int) -> bool:
+            if stop():
+                raise Stopped
+            return True
+
         try:
-            run = merge_runs(path, [held.run for held in inputs], keep(stop))
+            run = merge_runs(path, [held.run for held in inputs], keep)
         except Stopped:
             return None
         return Merged(group, inputs, Held(run, path, max(held.seq for held in inputs)))
@@ -117,16 +121,18 @@ class Background:
     def __init__(self) -> None:
         self._stop = Event()
         self._future: Future[Outcome] | None = None
+        self._lock: int | None = None
 
     @property
     def busy(self) -> bool:
         """Whether there is work, done or not, whose outcome was not taken."""
         return self._future is not None
 
-    def start(self, work: Work) -> None:
-        """Begin."""
+    def start(self, work: Work, lock: int | None) -> None:
+        """Begin; a lock that is given is freed when the outcome is taken."""
         assert self._future is None, "one piece of work at a time"
         pool = ThreadPoolExecutor(1, thread_name_prefix="delivery-upkeep")
+        self._lock = lock
         self._future = pool.submit(work, self._stop.is_set)
         pool.shutdown(wait=False)  # the thread ends with the work
 
@@ -135,7 +141,10 @@ class Background:
         if self._future is None or not (wait or self._future.done()):
             return None
         future, self._future = self._future, None
-        return future.result()
+        try:
+            return future.result()
+        finally:
+            self._free()
 
     def close(self) -> None:
         """Stop the work, and wait until it has stopped."""
@@ -144,6 +153,12 @@ class Background:
             with suppress(Exception):  # nobody wants the outcome any more, failed or not
                 self._future.result()
             self._future = None
+        self._free()
+
+    def _free(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
 
 def _level(held: Held, limits: Limits) -> int:

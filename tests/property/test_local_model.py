@@ -95,6 +95,19 @@ class Hosts(stateful.RuleBasedStateMachine):
         self.lane.restore(self.backups[number % len(self.backups)])
         self.backups.clear()
 
+    @stateful.rule(which=processes, back=st.integers(1, 6))
+    def look_back(self, which, back):
+        """A process that is behind: whatever it is told, its append cannot win."""
+        lane = self.lane
+        head = lane.heads[max(0, len(lane.heads) - 1 - back)]
+        if head.ref.incarnation == lane.head.ref.incarnation:
+            self.indexes[which].catch_up(head)
+            asked, buckets = lane.asked(lane.ever)
+            known = self.indexes[which].decided(asked, buckets).tolist()
+            assert {one for one, is_known in zip(lane.ever, known, strict=True) if is_known} <= set(
+                lane.sealed
+            )
+
     # What happens to processes and files ------------------------------------------------------
 
     @stateful.rule(which=processes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import tempfile
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -218,6 +219,18 @@ def test_places_of_lanes_that_are_gone_are_swept(tmp_path):
     assert house.sweep(lane.store.url, [NAME]) == []
     assert house.sweep(lane.store.url, []) == [place_of(lane, tmp_path)]
     assert not place_of(lane, tmp_path).exists()
+
+
+def test_without_a_home_a_killed_process_leaves_no_ids(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    lane = filled(Lane(), 40)
+    index = opened(lane, None)
+    assert all_known(index, lane)
+    filled(lane, 20)
+    assert all_known(index, lane)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["lock"]
+    index.close()
+    assert not list(tmp_path.iterdir())
 
 
 # Beside others ------------------------------------------------------------------------------------
