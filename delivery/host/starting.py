@@ -24,7 +24,7 @@ from delivery.host.worker import Worker
 from delivery.kafka.opening import open_client
 from delivery.kafka.port import Client, Topic, TopicSettings, awaited
 
-__all__ = ["REKEYED_PARTITIONS", "prepare"]
+__all__ = ["REKEYED_PARTITIONS", "prepare", "topics_of"]
 
 #: Partitions of an internal topic that records are re-keyed into; frozen for ever once it is made.
 REKEYED_PARTITIONS = 8
@@ -43,7 +43,7 @@ def prepare(plan: Plan, *, create_topics: bool = False) -> dict[str, Topic]:
         Unavailable: the cluster or the catalog does not answer.
     """
     with open_client(plan.kafka, plan.options, plan.client) as client:
-        topics = _topics(client, plan.stages, create=create_topics)
+        topics = topics_of(client, plan.stages, create=create_topics)
         with closing(open_catalog(plan.catalog).store) as store:
             late = [
                 spec
@@ -65,7 +65,7 @@ def prepare(plan: Plan, *, create_topics: bool = False) -> dict[str, Topic]:
     return topics
 
 
-def _topics(client: Client, stages: Sequence[StageSpec], *, create: bool) -> dict[str, Topic]:
+def topics_of(client: Client, stages: Sequence[StageSpec], *, create: bool) -> dict[str, Topic]:
     """Describe the topics, making those that may be made, upstream first."""
     names = list(dict.fromkeys(n for spec in stages for n in (spec.reads, *spec.topics)))
     found = client.describe(names)
