@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from bench import catalog, catalog_cassandra, dedup, filters, ids, kafka_clients, lane
+from bench import catalog, catalog_cassandra, dedup, filters, ids, kafka_clients, lane, pipeline
 from bench.harness import RESULTS, Benchmark, Lab, run
 from bench.report import VERSION, as_json, as_table, machine
 
@@ -23,6 +23,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     *ids.BENCHMARKS,
     *filters.BENCHMARKS,
     *dedup.BENCHMARKS,
+    *pipeline.BENCHMARKS,
 )
 
 
