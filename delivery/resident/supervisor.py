@@ -122,7 +122,8 @@ class Supervisor:
 
     def _submission(self) -> None:
         """Run the job once, until it ends or is to end."""
-        self.tasks, self._uneven = self._wanted(0), None
+        if not self.tasks or self._uneven is not None:
+            self.tasks, self._uneven = self._wanted(0), None
         self._runs += 1
         self.control.begin(self._runs, self._partitions)
         setup = Setup(
@@ -160,7 +161,9 @@ class Supervisor:
         if troubles:
             self.message = f"waiting: {troubles[0]}"
         elif running < self.tasks:
-            self.message = f"{running} of {self.tasks} tasks run; Spark starts the others"
+            self.message = (
+                f"{running} of {self.tasks} tasks run; Spark starts the others when it has slots"
+            )
         else:
             self.message = f"{running} tasks run"
 
@@ -205,15 +208,17 @@ class Supervisor:
 
     # How many ---------------------------------------------------------------------------------
 
-    def _wanted(self, running: int) -> int:
+    def _wanted(self, tasks: int) -> int:
         """Return how many tasks there should be, given how many there are."""
         lanes = max(1, self.lanes)
         if self._options.tasks is not None:
             return min(self._options.tasks, lanes)
-        slots = cluster.slots(self._spark)
-        if running and running <= slots <= running + 1:
-            return running  # they fit, and fewer or more would gain nothing
-        return min(max(1, slots - 1), lanes)
+        # Other jobs of the session, other pipelines above all, have slots as well.
+        others = max(0, cluster.busy(self._spark) - self.control.running)
+        room = cluster.slots(self._spark) - others
+        if tasks and tasks <= room <= tasks + 1:
+            return min(tasks, lanes)  # they fit, and more would leave nothing to others
+        return min(max(1, room - 1), lanes)
 
     def _rebalance(self) -> bool:
         """Tell whether another number of tasks has been right for a while."""

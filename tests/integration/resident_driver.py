@@ -33,6 +33,14 @@ def ship(record: Record) -> Record:
     return record.replace(value={**record.json(), "parcel": uuid.uuid4().hex})
 
 
+def where(record: Record) -> Record:
+    """Say where our packages are, and on which host."""
+    import delivery  # noqa: PLC0415 - in the executor
+
+    host = os.environ.get("SPARK_LOCAL_IP", "")
+    return record.replace(value={**record.json(), "from": delivery.__file__, "host": host})
+
+
 def picky(record: Record) -> Record:
     """Refuse one record."""
     if record.json()["id"] == 13:
@@ -47,7 +55,7 @@ def locked(record: Record) -> Record:
 
 
 LOCK = threading.Lock()
-CALLS: dict[str, Callable[..., Any]] = {f.__name__: f for f in (price, ship, picky, locked)}
+CALLS: dict[str, Callable[..., Any]] = {f.__name__: f for f in (price, ship, where, picky, locked)}
 
 
 class Driver:
