@@ -123,13 +123,20 @@ class Delivery:
             dedup: "topic" if a publisher may repeat a record in another partition: records are
                 re-keyed by their ids first. It costs a hop and gives up the order of the input.
             dead_letters: topic of records that the function cannot process; None: the stage stops.
-            batch: the function takes and returns `pyarrow.RecordBatch`.
+            batch: the function takes and returns `pyarrow.RecordBatch`; see `delivery.batches`.
             threads: how many calls may run at once, for code that waits; order is kept.
             window: how long a publisher may repeat itself: "24h", "7d", a timedelta.
             conflicts: what becomes of a repeat with another payload: "count", "ignore", "error".
             start: where a stage that never ran begins.
             code: version of the code, kept in every seal; by default a digest of its source.
         """
+        if batch and threads > 1:
+            raise InvalidUsage(
+                "declare a stage",
+                f"batch=True, threads={threads}",
+                "a batch is one call, and Arrow uses threads of its own; nothing was started: say "
+                "one of the two",
+            )
 
         def declare(call: _Call) -> _Call:
             known = name or call.__name__
