@@ -88,8 +88,13 @@ def _context(spark: SparkSession) -> Any:
 
 def stopped(spark: SparkSession) -> bool:
     """Tell whether the session's context is gone."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - Spark is not needed before
+
     context: Any = spark.sparkContext._jsc  # noqa: SLF001 - None once it is stopped
-    return context is None or bool(context.sc().isStopped())
+    try:
+        return context is None or bool(context.sc().isStopped())
+    except (Py4JError, OSError):
+        return True  # its JVM is gone
 
 
 def driver_address(spark: SparkSession) -> tuple[str, str]:

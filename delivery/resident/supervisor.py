@@ -33,6 +33,7 @@ from delivery.resident.options import (
     REBALANCE_SECONDS,
     RESUBMIT_SECONDS,
     RESUBMIT_SECONDS_MAX,
+    RETURN_SECONDS,
     SILENT_FAILURES_MAX,
     Options,
 )
@@ -107,7 +108,8 @@ class Supervisor:
             while not self._over:
                 self._submission()
         except Exception as error:  # noqa: BLE001 - it is raised where the query is waited for
-            self.failure = self.failure or error
+            gone = cluster.stopped(self._spark)  # and answers nothing any more
+            self.failure = self.failure or (self._session_gone() if gone else error)
         finally:
             self.failure = self.failure or self.control.failure
             self.control.close()
@@ -171,10 +173,14 @@ class Supervisor:
         """Let the tasks finish what is under way; cancel the job if that takes too long."""
         self.message = "finishing what is under way"
         self.control.end()
-        deadline = time.monotonic() + self._options.drain_seconds
-        while not job.ended.is_set() and time.monotonic() < deadline:
+        now = heard = time.monotonic()
+        deadline = now + self._options.drain_seconds
+        # Tasks that wait for a slot are not waited for: they have nothing under way.
+        while not job.ended.is_set() and now < deadline and now - heard < RETURN_SECONDS:
             self._wake.wait(PROGRESS_SECONDS)
             self._wake.clear()
+            now = time.monotonic()
+            heard = now if self.control.running else heard
         if not job.ended.is_set():
             LOG.warning("tasks did not finish in time, and are cancelled; nothing is lost")
             if not job.cancel(CANCEL_SECONDS):
@@ -184,12 +190,7 @@ class Supervisor:
         """Wait before the next submission, or give up."""
         self.control.end()
         if cluster.stopped(self._spark):
-            self.failure = Unavailable(
-                "run a pipeline",
-                str(self._options.name),
-                "the Spark session was stopped under it; nothing is lost: start it again in "
-                "another session, and stop the query before the session",
-            )
+            self.failure = self._session_gone()
             return
         self._silent = 0 if self.control.greeted else self._silent + 1
         if self._silent >= SILENT_FAILURES_MAX:
@@ -205,6 +206,14 @@ class Supervisor:
         self.message = f"the job ended ({said}); submitted again in {pause:.1f} s"
         LOG.warning("%s", self.message)
         self._stop.wait(pause)
+
+    def _session_gone(self) -> Unavailable:
+        return Unavailable(
+            "run a pipeline",
+            str(self._options.name),
+            "the Spark session was stopped under it; nothing is lost: start it again in another "
+            "session, and stop the query before the session",
+        )
 
     # How many ---------------------------------------------------------------------------------
 

@@ -243,8 +243,8 @@ class Pipeline:
         topic = self.topic(name)
         bounds = self.client.bounds(name, topic.sources)
         consumer = self.client.consumer()
-        consumer.add(name, dict(bounds.low))
-        ends = {source: bounds.high.at(source) or 0 for source in topic.sources}
+        ends = {source: end for source, end in bounds.high if end}
+        consumer.add(name, {source: bounds.low.at(source) or 0 for source in ends})
         drained = drain(consumer, ends)
         consumer.close()
         return [

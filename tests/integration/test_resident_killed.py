@@ -52,6 +52,13 @@ def test_two_drivers_at_once_and_one_that_is_killed(pipeline, tmp_path, record_p
         two.process.send_signal(signal.SIGTERM)
         until(lambda: not two.well("look", name=pipeline.name)["active"])
         assert two.well("look", name=pipeline.name)["exception"] == "None"
+        assert owed(pipeline) == []
+        two.well("start", **pipeline.given)
+        until(lambda: two.well("look", name=pipeline.name)["status"]["running"] == 1)
+        two.well("leave")
+        answer = two.do("wait", name=pipeline.name, timeout=60)
+        assert answer["error"] == "Unavailable"
+        assert "the Spark session was stopped under it" in answer["text"]
     assert owed(pipeline) == []
     pipeline.check()
 
