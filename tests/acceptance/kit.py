@@ -32,9 +32,10 @@ from dedup.model import Counts, Source
 from delivery.batch import Emissions
 from delivery.checker import Evidence, LaneInput, Log, check
 from delivery.header import NAME, decode_header
-from delivery.host.killing import VARIABLE
+from delivery.host.killing import VARIABLE, VICTIM_SUFFIX
 from delivery.kafka.opening import open_client
 from delivery.kafka.port import Client, TopicSettings
+from delivery.points import POINTS
 from delivery.records import Record
 from tests.acceptance.pricing import Pipeline
 from tests.acceptance.traffic import Row, Traffic, traffic
@@ -114,9 +115,17 @@ class Trial:
 
     def start(self, name: str = "worker", kill_at: str = "") -> Worker:
         """Start a worker process over every lane."""
+        return self._started(name, "tests.acceptance.worker", (), kill_at)
+
+    def drive(self, engine: str, master: str, kill_at: str = "") -> Worker:
+        """Start a Spark driver over every lane."""
+        return self._started("driver", "tests.acceptance.driver", (engine, master), kill_at)
+
+    def _started(self, name: str, program: str, how: tuple[str, ...], kill_at: str) -> Worker:
         text = json.dumps(asdict(self.pipeline))
-        command = [sys.executable, "-m", "tests.acceptance.worker", text, str(self.complete)]
-        environment = os.environ | ({VARIABLE: kill_at} if kill_at else {})
+        command = [sys.executable, "-m", program, text, *how, str(self.complete)]
+        environment = {key: text for key, text in os.environ.items() if "PYSPARK" not in key}
+        environment |= {"PYTHONPATH": str(ROOT)} | ({VARIABLE: kill_at} if kill_at else {})
         said = self.directory / f"{name}.{time.monotonic_ns()}.log"
         with said.open("wb") as file:
             process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=file)
@@ -129,7 +138,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A worker process."""
+    """A worker process, or a Spark driver with what it started."""
 
     process: subprocess.Popen[bytes]
     said: Path
@@ -161,6 +170,42 @@ def until(what: str, holds: Callable[[], bool], seconds_max: float = END_SECONDS
     while not holds():
         assert time.monotonic() < deadline, f"waited {seconds_max} s in vain for: {what}"
         time.sleep(POLL_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Kills:
+    """One kill for each point, each when it is asked for.
+
+    A marker that is there prevents a kill; taken away, it lets the next process die that comes past.
+    """
+
+    directory: Path
+
+    def __post_init__(self) -> None:
+        """Let nobody die yet."""
+        self.directory.mkdir()
+        for point in POINTS:
+            self.marker(point).touch()
+
+    def marker(self, point: str) -> Path:
+        """Return the file that prevents a point's kill, or says who died."""
+        return self.directory / point
+
+    @property
+    def kill_at(self) -> str:
+        """What processes are told."""
+        return ",".join(f"{point}:{self.marker(point)}" for point in POINTS)
+
+    def arm(self, point: str, victim: str = "") -> None:
+        """Let whoever passes a point die there, and a victim with it."""
+        marker = self.marker(point)
+        marker.with_name(marker.name + VICTIM_SUFFIX).write_text(victim)
+        marker.unlink()
+
+    def happened(self, point: str) -> bool:
+        """Tell whether somebody has died at a point since it was armed."""
+        marker = self.marker(point)
+        return marker.exists() and marker.read_text().startswith(f"{point} ")
 
 
 def publish(client: Client, topic: str, rows: Sequence[Row]) -> None:
