@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from bench import catalog, catalog_cassandra, dedup, filters, ids, kafka_clients, lane
+from bench import batches, catalog, catalog_cassandra, dedup, filters, ids, kafka_clients, lane
 from bench.harness import RESULTS, Benchmark, Lab, run
 from bench.report import VERSION, as_json, as_table, machine
 
@@ -19,6 +19,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     *catalog.BENCHMARKS,
     *catalog_cassandra.BENCHMARKS,
     *lane.BENCHMARKS,
+    *batches.BENCHMARKS,
     *kafka_clients.BENCHMARKS,
     *ids.BENCHMARKS,
     *filters.BENCHMARKS,

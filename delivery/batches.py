@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from delivery.arrow import HEADERS, record_batch
 from delivery.batch import Batch, Rows, batches_of
-from delivery.records import Headers, Output, Record
+from delivery.records import RECORD_BYTES_MAX, Headers, Output, Record
 from delivery.stage import RECORD_TRIES, Policy, run_record
 
 __all__ = ["ArrowFunction"]
@@ -92,10 +92,7 @@ class ArrowFunction:
         """
         made = self._call(given)
         columns = {name: [] for name in _COLUMNS} if made is None else _columns(made, given)
-        for value, key, headers in zip(
-            columns["value"], columns["key"], columns["headers"], strict=True
-        ):
-            Output(value, key, headers)  # it refuses what no broker would take
+        _check_sizes(columns)
         return columns
 
     def _tried(self, batch: Batch, chosen: npt.NDArray[np.intp]) -> dict[str, list[Any]] | None:
@@ -172,6 +169,17 @@ def _places(parents: list[int | None], offsets: npt.NDArray[np.int64]) -> list[i
 
 def _headers(pairs: list[dict[str, Any]] | None) -> Headers:
     return tuple((pair["key"], pair["value"]) for pair in pairs or ())
+
+
+def _check_sizes(columns: dict[str, list[Any]]) -> None:
+    """Refuse what no broker would take, as an output does by itself."""
+    longest = [max(map(len, filter(None, columns[name])), default=0) for name in ("value", "key")]
+    if sum(longest) <= RECORD_BYTES_MAX and not any(columns["headers"]):
+        return
+    for value, key, headers in zip(
+        columns["value"], columns["key"], columns["headers"], strict=True
+    ):
+        Output(value, key, headers)
 
 
 def _add(made: dict[str, list[Any]], partition: int, rows: Rows) -> None:
