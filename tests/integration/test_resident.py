@@ -176,6 +176,29 @@ def test_what_cannot_work_is_refused_before_anything_is_started(driver, pipeline
     assert not (pipeline.directory / "catalog.db").exists()
 
 
+def test_pipelines_of_one_session_share_its_slots(driver, pipeline, kafka, unique, tmp_path):
+    def tasks(name: str) -> tuple[int, int]:
+        status = driver.well("look", name=name)["status"]
+        return status["tasks"], status["running"]
+
+    other = Pipeline(unique("other"), kafka.bootstrap, tmp_path)
+    with closing(other):
+        driver.well("start", **pipeline.given)
+        until(lambda: tasks(pipeline.name) == (2, 2))
+        driver.well("start", **other.given)
+        until(lambda: tasks(other.name) == (1, 1))
+        for one in (pipeline, other):
+            one.send(range(20))
+            driver.well("deliver", name=one.name)
+        driver.well("stop", name=pipeline.name)
+        until(lambda: tasks(other.name) == (2, 2))
+        other.send(range(20, 40))
+        driver.well("deliver", name=other.name)
+        driver.well("stop", name=other.name)
+        for one in (pipeline, other):
+            one.check()
+
+
 def test_outputs_are_created_if_that_is_asked_for(driver, pipeline):
     pipeline.send(range(20))
     made = f"{pipeline.name}.made"
