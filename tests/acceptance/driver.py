@@ -21,6 +21,7 @@ from pathlib import Path
 from delivery.host.killing import VARIABLE
 from delivery.spark import spark_session
 from tests.acceptance.kit import POLL_SECONDS, ROOT
+from tests.acceptance.lifeline import hold
 from tests.acceptance.pricing import Pipeline
 
 
@@ -43,4 +44,5 @@ def main(pipeline: Pipeline, engine: str, master: str, complete: Path) -> None:
 
 
 if __name__ == "__main__":
+    hold()
     main(Pipeline(**json.loads(sys.argv[1])), sys.argv[2], sys.argv[3], Path(sys.argv[4]))
