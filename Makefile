@@ -1,6 +1,6 @@
 # Everything this project can do for you. `make` alone prints the list.
 .POSIX:
-.PHONY: help setup jars demo test check fmt lint type crash bench lock clean
+.PHONY: help setup jars demo test check fmt lint type crash soak bench lock clean
 
 BIN = .venv/bin
 SETUP = .ci/setup
@@ -38,6 +38,9 @@ crash: setup jars ## The slow tests: crashes, in depth (up to an hour)
 	@rm -f .cache/proof.jsonl
 	@$(BIN)/python -m pytest -m slow
 	@$(BIN)/python -m tests.crash.proof
+
+soak: setup jars ## Kill everything at random for ten minutes and judge what came out; SOAK_SECONDS, SOAK_SEED
+	@$(BIN)/python -m tests.acceptance.soak
 
 bench: setup jars ## Measure, beside the barest thing that does the same; BENCH="NAME... --quick" narrows it
 	@$(BIN)/python -m bench $(BENCH)

@@ -11,7 +11,17 @@ import json
 import sys
 from pathlib import Path
 
-from bench import catalog, catalog_cassandra, dedup, filters, ids, kafka_clients, lane, pipeline
+from bench import (
+    batches,
+    catalog,
+    catalog_cassandra,
+    dedup,
+    filters,
+    ids,
+    kafka_clients,
+    lane,
+    pipeline,
+)
 from bench.harness import RESULTS, Benchmark, Lab, run
 from bench.report import VERSION, as_json, as_table, machine
 
@@ -19,6 +29,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     *catalog.BENCHMARKS,
     *catalog_cassandra.BENCHMARKS,
     *lane.BENCHMARKS,
+    *batches.BENCHMARKS,
     *kafka_clients.BENCHMARKS,
     *ids.BENCHMARKS,
     *filters.BENCHMARKS,

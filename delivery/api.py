@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
     from delivery.query import Query
     from delivery.receiver import Receiver
+    from delivery.seeding.checkpoint import Uncommitted
+    from delivery.seeding.report import Progress, Report
+    from delivery.seeding.request import Start
 
 _Call = TypeVar("_Call", bound=Callable[..., Any])
 
@@ -120,13 +123,20 @@ class Delivery:
             dedup: "topic" if a publisher may repeat a record in another partition: records are
                 re-keyed by their ids first. It costs a hop and gives up the order of the input.
             dead_letters: topic of records that the function cannot process; None: the stage stops.
-            batch: the function takes and returns `pyarrow.RecordBatch`.
+            batch: the function takes and returns `pyarrow.RecordBatch`; see `delivery.batches`.
             threads: how many calls may run at once, for code that waits; order is kept.
             window: how long a publisher may repeat itself: "24h", "7d", a timedelta.
             conflicts: what becomes of a repeat with another payload: "count", "ignore", "error".
             start: where a stage that never ran begins.
             code: version of the code, kept in every seal; by default a digest of its source.
         """
+        if batch and threads > 1:
+            raise InvalidUsage(
+                "declare a stage",
+                f"batch=True, threads={threads}",
+                "a batch is one call, and Arrow uses threads of its own; nothing was started: say "
+                "one of the two",
+            )
 
         def declare(call: _Call) -> _Call:
             known = name or call.__name__
@@ -234,6 +244,71 @@ class Delivery:
                 "read: name the group otherwise",
             )
         return Receiver(self.plan, spec, database=database, bounded=bounded)
+
+    # Switching on -----------------------------------------------------------------------------
+
+    def seed(
+        self,
+        stage: str,
+        *,
+        topic: str | None = None,
+        parquet: Any = None,
+        column: str | None = None,
+        id_from: str | IdFrom | None = None,
+        offsets: Mapping[int, tuple[int, int]] | None = None,
+        start: Start = None,
+        checkpoint: str | None = None,
+        uncommitted: Uncommitted = "refuse",
+        progress: Callable[[Progress], None] | None = None,
+    ) -> Report:
+        """Let a stage that never ran know ids from before: records of them count as repeats.
+
+        It returns when the stage's lanes are begun; run it to its end before the stage is started.
+        Killed, it has done nothing that counts, or part of the lanes: run it again.
+
+        Args:
+            stage: its name.
+            topic: the records of a topic name the ids; of the stage's own input only those below
+                where the stage begins.
+            parquet: or a column does: path of a Parquet file, or anything that Arrow can read.
+            column: its name.
+            id_from: how the topic's records name themselves; by default as the stage's input does.
+            offsets: which part of the topic, by partition: the first offset and the one behind the
+                last.
+            start: where the stage begins: "earliest", "latest", or offsets by partition.
+            checkpoint: or where a Spark query stands; see `start_from`.
+            uncommitted: see `start_from`.
+            progress: is told after each batch.
+        """
+        from delivery.seeding.request import Request  # noqa: PLC0415 - asked for once
+        from delivery.seeding.seed import seed  # noqa: PLC0415 - asked for once
+
+        request = Request(
+            topic=topic,
+            data=parquet,
+            column=column,
+            named=id_from,
+            offsets=offsets,
+            start=start,
+            checkpoint=checkpoint,
+            uncommitted=uncommitted,
+        )
+        return seed(self.plan, stage, request, progress)
+
+    def start_from(
+        self, checkpoint: str, *, stage: str | None = None, uncommitted: Uncommitted = "refuse"
+    ) -> Report:
+        """Let stages that never ran begin where a Structured Streaming query stands.
+
+        Args:
+            checkpoint: directory of the query's checkpoint. The query is stopped, and stays so.
+            stage: which stage; None: every stage that reads a topic the query reads.
+            uncommitted: what becomes of a batch that the query planned and did not commit: "refuse",
+                "again" (its records are read again) or "done" (they are not).
+        """
+        from delivery.seeding.seed import start_from  # noqa: PLC0415 - asked for once
+
+        return start_from(self.plan, checkpoint, stage, uncommitted)
 
     # Running ----------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -53,13 +54,13 @@ def record_batch(batch: Batch, rows: Sequence[int] | npt.NDArray[np.intp]) -> pa
 
 def _headers(headers: Sequence[Headers | None]) -> pa.Array:
     """Return headers as Arrow has them: flat columns and where each record's begin."""
-    pairs = [pair for one in headers for pair in one or ()]
-    ends = np.cumsum([0, *(len(one or ()) for one in headers)], dtype=np.int32)
+    counts = [len(one) if one else 0 for one in headers]
+    ends = np.cumsum([0, *counts], dtype=np.int32)
+    names, values = (
+        zip(*chain.from_iterable(filter(None, headers)), strict=True) if ends[-1] else ((), ())
+    )
     flat = pa.StructArray.from_arrays(
-        [
-            pa.array([name for name, _ in pairs], pa.string()),
-            pa.array([value for _, value in pairs], pa.binary()),
-        ],
+        [pa.array(names, pa.string()), pa.array(values, pa.binary())],
         fields=list(HEADERS.value_type),
     )
     return pa.ListArray.from_arrays(pa.array(ends), flat, type=HEADERS)

@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delivery.arrow import HEADERS, record_batch
-from delivery.batch import Batch, Rows
-from delivery.records import Headers, Output, Record
+from delivery.batch import Batch, Rows, batches_of
+from delivery.records import RECORD_BYTES_MAX, Headers, Output, Record
 from delivery.stage import RECORD_TRIES, Policy, run_record
 
 __all__ = ["ArrowFunction"]
@@ -43,8 +43,8 @@ class ArrowFunction:
 
     The columns of the input are those of `delivery.arrow.SCHEMA`. Of the output, `value` must be
     there, and may be `key`, `headers`, `edge` (0 if it is missing) and `parent`: the offset of the
-    record a row was made from, if there is not one row for each record. A key or headers that are
-    not said are left out, as an `Output` without them.
+    record a row was made from, if there is not one row for each record. A key that is not said is
+    the record's; headers that are not said are none.
 
     Args:
         call: the function; None for no outputs.
@@ -75,37 +75,32 @@ class ArrowFunction:
 
     def run(self, record: Record) -> Sequence[Output]:
         """Return what one record becomes, as a batch of one."""
-        one = Batch(
-            record.source,
-            np.array([record.offset], dtype=np.int64),
-            np.array([record.timestamp_ms], dtype=np.int64),
-            [record.key],
-            [record.value],
-            [record.headers],
-        )
+        (one,) = batches_of([record])
         return self.outputs(one, 0)
 
     def outputs(self, batch: Batch, place: int) -> list[Output]:
         """Return what one row of a batch becomes."""
-        made = self._made(record_batch(batch, [place]))
+        made = self.columns(record_batch(batch, [place]))
         columns = zip(made["value"], made["key"], made["headers"], made["edge"], strict=True)
         return [Output(*column) for column in columns]
+
+    def columns(self, given: pa.RecordBatch) -> dict[str, list[Any]]:
+        """Call the function and return its columns, checked and complete.
+
+        Raises:
+            Exception: whatever user code raises, or what is wrong with what it returned.
+        """
+        made = self._call(given)
+        columns = {name: [] for name in _COLUMNS} if made is None else _columns(made, given)
+        _check_sizes(columns)
+        return columns
 
     def _tried(self, batch: Batch, chosen: npt.NDArray[np.intp]) -> dict[str, list[Any]] | None:
         """Return the columns that some rows become, or None where user code fails on them."""
         try:
-            made = self._made(record_batch(batch, chosen))
-            _fitting(made)
+            return self.columns(record_batch(batch, chosen))
         except Exception:  # noqa: BLE001 - user code may raise anything; one by one it is told
             return None
-        return made
-
-    def _made(self, given: pa.RecordBatch) -> dict[str, list[Any]]:
-        """Call the function and return its columns, checked."""
-        made = self._call(given)
-        if made is None:
-            made = pa.record_batch({"value": pa.array([], pa.binary())})
-        return _columns(made, given.column("offset"))
 
 
 class _One:
@@ -122,37 +117,35 @@ class _One:
         return self._stage.outputs(self._batch, self._place)
 
 
-def _columns(made: pa.RecordBatch, offsets: pa.Array) -> dict[str, list[Any]]:
+def _columns(made: pa.RecordBatch, given: pa.RecordBatch) -> dict[str, list[Any]]:
     """Return a batch's columns as lists, those that are missing filled in."""
     if not isinstance(made, pa.RecordBatch):
+        kind = type(made).__name__
+        raise TypeError(f"a stage of batches returns a pyarrow.RecordBatch, not {kind}")
+    names = made.schema.names
+    if "value" not in names or not set(names) <= set(_COLUMNS):
         raise TypeError(
-            f"a stage of batches returns a pyarrow.RecordBatch, not {type(made).__name__}"
+            f"a stage of batches returns the column value, and maybe {', '.join(_COLUMNS)}; it "
+            f"returned {', '.join(names)}"
         )
-    unknown = sorted(set(made.schema.names) - set(_COLUMNS))
-    if unknown or "value" not in made.schema.names:
-        raise TypeError(
-            f"a stage of batches returns the columns value, and maybe {', '.join(_COLUMNS)}; it "
-            f"returned {', '.join(made.schema.names)}"
-        )
-    count = len(made)
-    columns = {
-        name: _column(made.column(name), kind)
-        for name, kind in _COLUMNS.items()
-        if name in made.schema.names
-    }
+    columns = {name: _column(made.column(name), _COLUMNS[name]) for name in names}
+    offsets = np.asarray(given.column("offset"))
     if "parent" not in columns:
-        if count != len(offsets):
+        if len(made) != len(given):
             raise TypeError(
-                f"{count} rows for {len(offsets)} records, and no column `parent` that says which "
+                f"{len(made)} rows for {len(given)} records, and no column `parent` that says which "
                 "offset each was made from"
             )
-        columns["parent"] = offsets.to_pylist()
-    else:
-        _check_parents(columns["parent"], offsets)
-    columns.setdefault("key", [None] * count)
-    columns.setdefault("edge", [0] * count)
+        columns["parent"] = offsets.tolist()
+    places = _places(columns["parent"], offsets)
+    if "key" not in columns:
+        keys = given.column("key").to_pylist()
+        columns["key"] = [keys[place] for place in places]
+    edges = columns.setdefault("edge", [0] * len(made))
+    if None in edges:
+        raise TypeError("a row's `edge` is a number: 0 is the first output")
     headers = columns.get("headers")
-    columns["headers"] = [()] * count if headers is None else [_headers(one) for one in headers]
+    columns["headers"] = [()] * len(made) if headers is None else [_headers(one) for one in headers]
     return columns
 
 
@@ -164,21 +157,28 @@ def _column(column: pa.Array, kind: pa.DataType) -> list[Any]:
     return list(column.to_pylist())
 
 
-def _check_parents(parents: list[int | None], offsets: pa.Array) -> None:
+def _places(parents: list[int | None], offsets: npt.NDArray[np.int64]) -> list[int]:
+    """Return the place among the records of each row's parent."""
     found = np.array([-1 if parent is None else parent for parent in parents], dtype=np.int64)
-    if not np.isin(found, np.asarray(offsets)).all():
+    if not np.isin(found, offsets).all():
         raise TypeError("a row's `parent` is the offset of one of the records that were given")
     if (np.diff(found) < 0).any():
         raise TypeError("rows stand in the order of the records they were made from")
+    return [int(place) for place in np.searchsorted(offsets, found).tolist()]
 
 
 def _headers(pairs: list[dict[str, Any]] | None) -> Headers:
     return tuple((pair["key"], pair["value"]) for pair in pairs or ())
 
 
-def _fitting(made: dict[str, list[Any]]) -> None:
-    """Refuse what no broker would take, before anything is stored, as an output does by itself."""
-    for value, key, headers in zip(made["value"], made["key"], made["headers"], strict=True):
+def _check_sizes(columns: dict[str, list[Any]]) -> None:
+    """Refuse what no broker would take, as an output does by itself."""
+    longest = [max(map(len, filter(None, columns[name])), default=0) for name in ("value", "key")]
+    if sum(longest) <= RECORD_BYTES_MAX and not any(columns["headers"]):
+        return
+    for value, key, headers in zip(
+        columns["value"], columns["key"], columns["headers"], strict=True
+    ):
         Output(value, key, headers)
 
 

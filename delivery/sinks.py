@@ -115,8 +115,11 @@ class Ledger(Protocol):
     def create(self, lane: str, row: RawLane, entry: bytes | None) -> bool:
         """Write the first head row."""
 
-    def put(self, lane: str, row: RawLane) -> None:
-        """Write a head row in place of whatever is there; only an operator asks for it."""
+    def put(self, lane: str, row: RawLane, first: tuple[Incarnation, bytes] | None) -> None:
+        """Write a head row in place of whatever is there; only an operator asks for it.
+
+        `first` is incarnation and bytes of the entry of seq 0, where the database lacks it.
+        """
 
     def raise_collected(
         self, lane: str, incarnation: Incarnation, expected: int, collected: int

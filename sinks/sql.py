@@ -82,7 +82,7 @@ def file_of(connection: Any) -> str:
     """Return the path of the database a connection writes to.
 
     Raises:
-        InvalidUsage: it is no connection of `sqlite3`, or its database is in memory.
+        InvalidUsage: it is no connection of `sqlite3`, in a transaction, or to no file.
     """
     if not isinstance(connection, sqlite3.Connection):
         raise InvalidUsage(
@@ -100,6 +100,14 @@ def file_of(connection: Any) -> str:
             "a database in memory",
             "it would forget the effect and the seal with the process; nothing was written: connect "
             "to a file",
+        )
+    if connection.in_transaction:
+        raise InvalidUsage(
+            "write an effect",
+            str(path),
+            "the connection is in a transaction already, whose statements are not this bundle's; "
+            "nothing was written: commit or roll back before bundle.once(), and connect without "
+            "autocommit=False",
         )
     return str(path)
 
@@ -205,14 +213,6 @@ class SqliteLedger:
                 f"this group writes its effects into {self.path}; nothing was written: connect to "
                 "that file, or read with another group",
             )
-        if connection.in_transaction:
-            raise InvalidUsage(
-                "write an effect",
-                found,
-                "the connection is in a transaction already, whose statements are not this "
-                "bundle's; nothing was written: commit or roll back before bundle.once(), and "
-                "connect without autocommit=False",
-            )
         self._begin(connection)
         connection.set_authorizer(_authorized)
         self._user = connection
@@ -293,13 +293,15 @@ class SqliteLedger:
                 _add_entry(own, lane, row.ref, entry)
         return made == 1
 
-    def put(self, lane: str, row: RawLane) -> None:
-        """Write a head row in place of whatever is there."""
+    def put(self, lane: str, row: RawLane, first: tuple[Incarnation, bytes] | None) -> None:
+        """Write a head row in place of whatever is there, and the entry of seq 0 if it is given."""
         with self._writing("fence a lane") as own:
             own.execute(
                 "INSERT OR REPLACE INTO delivery_lane VALUES (?, ?, ?, ?, ?, ?)",
                 (lane, *_columns(row.ref), row.head, row.collected),
             )
+            if first is not None:
+                own.execute("INSERT INTO delivery_entry VALUES (?, ?, 0, ?)", (lane, *first))
 
     def raise_collected(
         self, lane: str, incarnation: Incarnation, expected: int, collected: int

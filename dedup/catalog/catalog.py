@@ -31,6 +31,7 @@ from dedup.formats.lane import (
     encode_seal,
     encode_segment_list,
 )
+from dedup.formats.merged import MERGED
 from dedup.model import (
     LANE_NAME_BYTES_MAX,
     Ack,
@@ -286,7 +287,9 @@ def dead_slots(stored: Iterable[Slot], row: LaneRow, winners: dict[int, Seal]) -
 def _dead(slot: Slot, row: LaneRow, winner: Seal | None) -> bool:
     kept = row.head.last_kept(slot.incarnation)
     if kept is None:
-        return False  # an incarnation we have not heard of: newer than our read of the lane
+        # SUBTLE: an incarnation we have not heard of is newer than our read of the lane, and may
+        # count one day. Not so at seq 0: it was to make this lane, and the lane was made without.
+        return slot.seq == 0 and slot.incarnation != MERGED
     if slot.incarnation != row.head.ref.incarnation and slot.seq > kept:
         return True  # an abandoned history
     if slot.seq > row.head.ref.seq:

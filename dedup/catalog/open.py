@@ -21,7 +21,7 @@ from dedup.errors import InvalidUsage
 _RIGHT = "memory:, sqlite:shop.db or cassandra://host:9042/keyspace"
 
 
-def open_catalog(url: str) -> Catalog:
+def open_catalog(url: str, *, create: bool = True) -> Catalog:
     """Open the catalog at `url`.
 
     Args:
@@ -29,46 +29,59 @@ def open_catalog(url: str) -> Catalog:
             the working directory, or absolute; made if absent) or
             `cassandra://[user@]host[:port][,host…]/keyspace[?option=value&…]` (needs the extra
             `cassandra`).
+        create: whether one that is not there is made; whoever only looks says no, so that a
+            mistyped URL is an error and not an empty catalog.
 
     Raises:
-        InvalidUsage: the URL is malformed, or what it names cannot serve as a catalog.
+        InvalidUsage: the URL is malformed, what it names cannot serve as a catalog, or there is
+            none.
         Unavailable: it cannot be reached now.
         Corrupt: what is there is damaged.
     """
-    return Catalog(open_store(url))
+    return Catalog(open_store(url, create=create))
 
 
-def open_store(url: str) -> Store:
+def open_store(url: str, *, create: bool = True) -> Store:
     """Open the raw store at `url`; see `open_catalog`."""
     scheme, colon, rest = url.partition(":")
     if scheme == "memory" and colon:
-        return _memory(url, rest)
+        return _memory(url, rest, create=create)
     if scheme == "sqlite" and colon:
-        return _sqlite(url, rest)
+        return _sqlite(url, rest, create=create)
     if scheme == "cassandra" and colon:
-        return _cassandra(url)
+        return _cassandra(url, create=create)
     raise _malformed(url, f"a catalog's URL is one of {_RIGHT}")
 
 
-def _memory(url: str, rest: str) -> Store:
+def _memory(url: str, rest: str, *, create: bool) -> Store:
     if rest:
         raise _malformed(url, "a memory catalog has no name: write memory:")
+    if not create:
+        raise _malformed(url, "a memory catalog is its process's own, and no other can look at it")
     return MemoryStore()
 
 
-def _sqlite(url: str, rest: str) -> Store:
+def _sqlite(url: str, rest: str, *, create: bool) -> Store:
     if not rest or rest.startswith(("//", ":")) or "\0" in rest:
         raise _malformed(
             url,
             "write sqlite:shop.db for a file in the working directory, sqlite:/var/lib/shop.db for "
             "an absolute path, or memory: for none",
         )
+    path = Path(rest).absolute()
+    if not create and not (path.is_file() and path.stat().st_size):
+        raise InvalidUsage(
+            "open the catalog",
+            url,
+            f"there is no catalog at {path}; nothing was made: mend the path, which is relative to "
+            "the working directory unless it begins with a slash",
+        )
     from dedup.catalog.sqlite import SqliteStore  # noqa: PLC0415 - workers of a cluster never need it
 
-    return SqliteStore(Path(rest).absolute())
+    return SqliteStore(path)
 
 
-def _cassandra(url: str) -> Store:
+def _cassandra(url: str, *, create: bool) -> Store:
     try:
         from dedup.catalog.cassandra import CassandraStore  # noqa: PLC0415 - an optional extra
     except ModuleNotFoundError as error:
@@ -80,7 +93,7 @@ def _cassandra(url: str) -> Store:
             "the Cassandra driver is not installed; nothing was opened: install "
             "exactly-once-delivery[cassandra]",
         ) from error
-    return CassandraStore.open(url)
+    return CassandraStore.open(url, create=create)
 
 
 def without_user(url: str) -> str:

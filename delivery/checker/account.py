@@ -81,6 +81,8 @@ class Account:
     current: bool
     reads: Reads
     first: Mapping[RecordId, Input]
+    #: Ids of records that were dropped as repeats; known after the check.
+    repeats: set[RecordId] = field(default_factory=set)
 
     def check(self, findings: Findings) -> None:
         """Say which records are not accounted for, and which are twice."""
@@ -88,6 +90,8 @@ class Account:
         taken: set[RecordId] = set()
         for place, one in self.range.records.items():
             decided = one.id in self.ids
+            if dropped.get(place) is Verdict.DUPLICATE:
+                self.repeats.add(one.id)
             if place in dropped:
                 if decided and self.range.inputs.get(one.id) is one:
                     self._say(findings, Kind.DROPPED_FRESH, place, f"as {dropped[place].name}")

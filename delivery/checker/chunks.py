@@ -121,8 +121,10 @@ def read_dropped(store: Store, book: Book, seal: Seal, findings: Findings) -> li
     return runs
 
 
-def read_listed(store: Store, slots: Iterable[Slot], findings: Findings) -> Iterator[Part]:
-    """Yield the ids of listed segments; what cannot be read is said and left out."""
+def read_listed(
+    store: Store, slots: Iterable[Slot], findings: Findings
+) -> Iterator[tuple[Slot, Part]]:
+    """Yield listed segments and their ids; what cannot be read is said and left out."""
     for slot in slots:
         subject = f"listed segment of seal {slot.seq}"
         try:
@@ -133,7 +135,7 @@ def read_listed(store: Store, slots: Iterable[Slot], findings: Findings) -> Iter
         if parts is None:
             findings.add(Kind.SEGMENT_GONE, slot.lane, subject, f"attempt {slot.attempt.hex()[:8]}")
         else:
-            yield from parts
+            yield from ((slot, part) for part in parts)
 
 
 def read_outputs(store: Store, book: Book, seal: Seal, findings: Findings) -> list[Promise] | None:

@@ -134,11 +134,13 @@ class LaneInput:
             the end of every log that the lane reads.
         window_ms: how long ids that publishers name are held, if some were forgotten already.
             None: none were.
+        seeded: ids were brought in with the lane, and some of them were forgotten already.
     """
 
     id_from: Callable[[Any], bytes | None] = lambda _: None
     due: Frontier | None = None
     window_ms: int | None = None
+    seeded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

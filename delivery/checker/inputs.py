@@ -13,16 +13,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
 from enum import IntEnum
 
-from dedup.errors import Corrupt
-from dedup.formats.lane import decode_segment_list
 from dedup.formats.segment import BUCKET_MS, Bucket, Origin, Part
 from dedup.model import Incarnation, ReadSeq, RecordId, Seal, SegmentList, Source, TopicId
 from delivery.checker.account import Account, Input, Range, Reads
-from delivery.checker.chunks import external, read_dropped, read_listed, read_parts
-from delivery.checker.evidence import Kind, LaneInput
+from delivery.checker.chunks import external, read_dropped, read_parts
+from delivery.checker.evidence import Findings, Kind, LaneInput
+from delivery.checker.listed import SEEDS, counting, read_list
 from delivery.checker.rows import Book, frontiers, kept_until, owner
 from delivery.checker.world import Seen, World
 from delivery.header import Header
@@ -55,11 +53,16 @@ class Ledger:
         self._first: dict[RecordId, Input] = {}
         self._abandoned: set[RecordId] = set()
         self._ranges: dict[int, Range] = defaultdict(Range)
+        #: Ids of records that were dropped as repeats.
+        self._repeats: set[RecordId] = set()
         #: Per seal the places of the records it decided, with their ids.
         self.parents: dict[int, set[tuple[tuple[int, int], RecordId]]] = {}
 
     def check(self) -> None:
         """Say which records took effect that should not have, and which did not."""
+        listed = read_list(self._world, self._book)
+        held = list(counting(self._world, self._book, listed))
+        self._take_seeds(held)
         for seq, seen in self._ordered():
             self._take(seq, seen)
         holders: dict[RecordId, list[int]] = defaultdict(list)
@@ -81,12 +84,32 @@ class Ledger:
         for record_id, seqs in holders.items():
             self._check_holders(record_id, seqs)
         for record_id, seq in self._due.items():
-            if record_id not in holders and seq not in unread:
+            if record_id not in holders and seq not in unread | self._forgotten(record_id):
                 skipped = seq == Place.SKIPPED
                 text = "it lies in no seal's range" if skipped else f"due in seal {seq}"
                 self._say(Kind.NOT_DECIDED, record_id, text)
-        self._check_list(holders)
+        self._check_list(listed, held, holders)
         self._check_read_seqs()
+
+    # Seeds ------------------------------------------------------------------------------------
+
+    def _take_seeds(self, listed: list[tuple[RecordId, int | None]]) -> None:
+        """Take the ids that the lane was made with: records of them take no effect."""
+        seal = self._book.seals.get(SEEDS)
+        seeds = {record_id for record_id, seq in listed if seq == SEEDS}
+        if seal is not None and seal.segment.chunks:
+            # What cannot be read is said when the seals are gone through.
+            store, quiet = self._world.evidence.store, Findings()
+            for part in read_parts(store, self._book, seal, quiet) or ():
+                seeds.update(part)
+        place = SEEDS if seal is not None else Place.OLD
+        self._due.update(dict.fromkeys(seeds, int(place)))
+
+    def _forgotten(self, record_id: RecordId) -> set[int]:
+        """Return the seal of a repeat of what the lane was made with and has forgotten since."""
+        due = self._due[record_id]
+        seeded = self._asked.seeded and self._book.first > SEEDS
+        return {due} if seeded and record_id in self._repeats else set()
 
     # The ledger -------------------------------------------------------------------------------
 
@@ -191,7 +214,8 @@ class Ledger:
         counts, found = seal.counts, self._ranges[seal.ref.seq]
         pairs = [
             ("read", counts.read, found.read),
-            ("fresh", counts.fresh, ids),
+            # Seeds are no record's effect.
+            ("fresh", counts.fresh, ids if seal.ref.seq > SEEDS else 0),
             ("ids", seal.segment.rows, ids),
         ]
         if self._current(seal):
@@ -216,7 +240,7 @@ class Ledger:
         runs = read_dropped(world.evidence.store, self._book, seal, world.findings)
         if runs is None:
             return
-        Account(
+        account = Account(
             lane=self._book.name,
             seal=seal,
             range=self._ranges[seal.ref.seq],
@@ -225,11 +249,15 @@ class Ledger:
             current=self._current(seal),
             reads=reads,
             first=self._first,
-        ).check(world.findings)
+        )
+        account.check(world.findings)
+        self._repeats |= account.repeats
 
     def _check_buckets(self, seal: Seal, parts: list[Part]) -> None:
         inputs = self._ranges[seal.ref.seq].inputs
         for part in parts:
+            if seal.ref.seq == SEEDS and part.bucket != _external_at(seal.lane_time_ms):
+                self._say(Kind.BUCKET, next(iter(part)), f"a seed is kept in {part.bucket}")
             seen = {read.key: read.seq for read in part.seen}
             for record_id in part:
                 one = inputs.get(record_id)
@@ -248,54 +276,32 @@ class Ledger:
             where = f"seal {due}" if due >= 0 else Place(due).name
             self._say(Kind.DECIDED_ELSEWHERE, record_id, f"by seal {seqs[0]}, due: {where}")
 
-    def _check_list(self, holders: dict[RecordId, list[int]]) -> None:
+    def _check_list(
+        self,
+        listed: SegmentList,
+        inside: list[tuple[RecordId, int | None]],
+        holders: dict[RecordId, list[int]],
+    ) -> None:
         """Check the ids whose entries may be gone: they must be in the segment list."""
-        listed = self._listed()
         held: set[RecordId] = set()
-        for part in read_listed(self._world.evidence.store, listed.slots, self._world.findings):
-            for record_id, seq in self._counting(part):
-                if seq is not None and self._due.get(record_id, seq) not in (seq, *_UNPLACED):
-                    self._say(Kind.DECIDED_ELSEWHERE, record_id, f"listed as of seal {seq}")
-                if record_id in held or any(seq > listed.upto for seq in holders[record_id]):
-                    self._say(Kind.DECIDED_TWICE, record_id, "in the segment list, and again")
-                held.add(record_id)
-                if record_id not in self._due:
-                    kind = Kind.ABANDONED if record_id in self._abandoned else Kind.NEVER_INPUT
-                    self._say(kind, record_id, "in the segment list")
+        for record_id, seq in inside:
+            if seq is not None and self._due.get(record_id, seq) not in (seq, *_UNPLACED):
+                self._say(Kind.DECIDED_ELSEWHERE, record_id, f"listed as of seal {seq}")
+            if record_id in held or any(seq > listed.upto for seq in holders[record_id]):
+                self._say(Kind.DECIDED_TWICE, record_id, "in the segment list, and again")
+            held.add(record_id)
+            if record_id not in self._due:
+                kind = Kind.ABANDONED if record_id in self._abandoned else Kind.NEVER_INPUT
+                self._say(kind, record_id, "in the segment list")
         for record_id, seq in self._due.items():
             behind = seq == Place.OLD or 0 <= seq <= listed.upto
             if behind and record_id not in held and not self._may_be_forgotten(record_id):
                 self._say(Kind.NOT_DECIDED, record_id, "its entry may go, and no list holds it")
 
-    def _counting(self, part: Part) -> Iterator[tuple[RecordId, int | None]]:
-        """Yield the listed ids that count, of merged ones with the seal they came from."""
-        if not part.origins:
-            yield from ((record_id, None) for record_id in part)
-            return
-        head = self._book.head
-        for record_id, index in zip(part, part.indexes().tolist(), strict=True):
-            incarnation, seq = part.origins[index]
-            if seq <= head.ref.seq and owner(head, seq) == incarnation:
-                yield record_id, seq
-
-    def _listed(self) -> SegmentList:
-        raw = self._world.evidence.store.read_list(self._book.name)
-        if raw is None:
-            return SegmentList()
-        try:
-            listed = decode_segment_list(raw[1], f"segment list of {self._book.name}")
-        except Corrupt as error:
-            self._world.findings.add(Kind.UNREADABLE, self._book.name, "segment list", str(error))
-            return SegmentList()
-        if listed.version != raw[0]:
-            text = f"version {listed.version} beside {raw[0]}"
-            self._world.findings.add(Kind.COLUMNS, self._book.name, "segment list", text)
-        return listed
-
     def _may_be_forgotten(self, record_id: RecordId) -> bool:
         """Tell whether no copy of an id can come any more that would have to be looked up."""
-        head, first = self._book.head, self._first[record_id]
-        if first.header is None or first.external:
+        head, first = self._book.head, self._first.get(record_id)
+        if first is None or first.header is None or first.external:
             # Its bucket is not known any more, so only what the window has not reached is certain.
             window_ms = self._asked.window_ms
             return window_ms is not None and head.lane_time_ms >= window_ms + BUCKET_MS
@@ -361,12 +367,16 @@ def _place_words(seen: Seen) -> str:
     return f"partition {seen.source.partition} offset {seen.record.offset}"
 
 
+def _external_at(lane_time_ms: int) -> Bucket:
+    return Bucket(Origin.EXTERNAL, lane_time_ms // BUCKET_MS)
+
+
 def _fits(
     one: Input, part: Part, seen: dict[tuple[str, Incarnation, TopicId], int], lane_time_ms: int
 ) -> bool:
     """Tell whether an id lies where it is dropped only when no copy of it can come any more."""
     if one.header is None or one.external:
-        return part.bucket == Bucket(Origin.EXTERNAL, lane_time_ms // BUCKET_MS)
+        return part.bucket == _external_at(lane_time_ms)
     mark = one.header.mark
     if part.bucket != Bucket(Origin.INTERNAL, mark.minted_at_ms // BUCKET_MS):
         return False

@@ -26,6 +26,9 @@ _PORT = click.IntRange(1024, 65535)
 @click.option("--no-cassandra", is_flag=True, help="The same as --cassandra 0.")
 @click.option("--kafka-port", type=_PORT, help="A free one by default.")
 @click.option("--cassandra-port", type=_PORT, help="A free one by default.")
+@click.option(
+    "--spark", is_flag=True, default=None, help="A Spark cluster too: a master and two workers."
+)
 @verb
 def command(
     out: Output,
@@ -37,8 +40,9 @@ def command(
     no_cassandra: bool,
     kafka_port: int | None,
     cassandra_port: int | None,
+    spark: bool | None,
 ) -> None:
-    """Start real Kafka and Cassandra for this directory.
+    """Start real Kafka and Cassandra, and Spark if asked, for this directory.
 
     Waits until each answers a real request. What runs already is left alone; what has died is
     started again on its data. The servers outlive the terminal; `delivery down` stops them.
@@ -50,6 +54,7 @@ def command(
         cassandra=_count("cassandra", cassandra, none=no_cassandra),
         kafka_port=kafka_port,
         cassandra_port=cassandra_port,
+        spark=spark,
     )
     instance = Instance(directory)
     started = instance.up(request, out.progress)
@@ -65,10 +70,13 @@ def command(
         lines.append("everything ran already; nothing was done")
     kafka_address = state.kafka.bootstrap if state.kafka else None
     cassandra_address = state.cassandra.url if state.cassandra else None
+    spark_master = state.spark.master if state.spark else None
     if kafka_address:
         lines.append(f"Kafka: {kafka_address}")
     if cassandra_address:
         lines.append(f"Cassandra: {cassandra_address}")
+    if spark_master:
+        lines.append(f"Spark: {spark_master}")
     out.result(
         "\n".join(lines),
         {
@@ -76,6 +84,7 @@ def command(
             "changed": changed,
             "kafka": kafka_address,
             "cassandra": cassandra_address,
+            "spark": spark_master,
             "nodes": [
                 {
                     "name": node.name,

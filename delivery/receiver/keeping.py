@@ -79,6 +79,8 @@ class Keeping:
         self._memory = MemoryStore()
         self._store = LedgerStore(prefix, self._memory, catalog.store, name="no database", at=at)
         self.place = Place.UNDECIDED
+        #: Lanes that began here in memory, and that somebody else had begun before.
+        self.stale: set[str] = set()
         self.ledger: Ledger | None = None
         #: The catalog as the lanes of this group are to see it.
         self.catalog = Catalog(self._store)
@@ -157,12 +159,15 @@ class Keeping:
         """Keep the lanes of a new group in a database.
 
         Raises:
-            InvalidUsage: another process decided otherwise meanwhile.
+            InvalidUsage: the database has lanes that this catalog does not know, or another
+                process decided otherwise meanwhile.
         """
         assert self.place is Place.UNDECIDED, "it is decided once"
         ledger = self._opened(path)
         self._at(IDENTITY_MINTED)
         self._take(ledger)
+        for lane in self._memory.lanes():
+            self.check(lane)
         self._copy(_Remembered(ledger, self._main, self._at))
         self._at(LANES_COPIED)
 
@@ -188,10 +193,7 @@ class Keeping:
             return
         if known is not None and not known.head.state.startswith(_IN_DATABASE):
             raise self._refused(lane, "the catalog keeps this lane itself")
-        before = decode_head(raw.head, f"head of {lane} in {ledger.url}") if raw else None
-        if before is None:
-            assert known is not None, "one of the two is there"
-            before = known.head
+        before, entry = self._history(ledger, lane, raw, known)
         listed = self._main.segment_list(lane)
         seq = max(before.ref.seq, listed.upto if listed else 0)
         ref = HeadRef(Incarnation(clock.fresh()), seq, Attempt(clock.fresh()))
@@ -199,12 +201,34 @@ class Keeping:
         head = replace(before, ref=ref, past=(*before.past, kept), state=b"")
         collected = raw.collected if raw else 0
         ack = RawAck(ref.incarnation, seq, b"")
-        ledger.put(lane, RawLane(ref, encode_head(head), ack, collected))
-        row = LaneRow(head=replace(head, state=_state(ledger)), ack=Ack(ref.incarnation, seq))
+        ledger.put(lane, RawLane(ref, encode_head(head), ack, collected), entry)
+        # The catalog goes on remembering where the lane began: a database that is begun anew
+        # begins there.
+        begun = replace(known.head if known else head, ref=ref, past=head.past)
+        row = LaneRow(
+            head=replace(begun, state=_state(ledger)), ack=Ack(ref.incarnation, seq), collected=0
+        )
         if known is None:
             self._main.recreate(lane, row)
         elif not self._main.reincarnate(lane, known.head.ref, row):
             raise self._refused(lane, "somebody else changed it meanwhile; run it again")
+
+    def _history(
+        self, ledger: Ledger, lane: str, raw: RawLane | None, known: LaneRow | None
+    ) -> tuple[Head, tuple[Incarnation, bytes] | None]:
+        """Return the last head whose effects a database has, and the entry it lacks, if one.
+
+        A database that has nothing of a lane has what stood at its beginning: seq 0, and no id
+        that was decided after it.
+        """
+        if raw is not None:
+            return decode_head(raw.head, f"head of {lane} in {ledger.url}"), None
+        assert known is not None, "one of the two is there"
+        first = known.head.incarnation_of(0)
+        entries = self._main.store.entries(lane, first, 0, 0)
+        ref = HeadRef(first, 0, known.head.ref.attempt)
+        head = replace(known.head, ref=ref, past=())
+        return head, (first, entries[0][1]) if entries else None
 
     def _opened(self, path: str) -> Ledger:
         return open_ledger(path, self._at)
@@ -227,7 +251,8 @@ class Keeping:
             raw = self._memory.read(lane)
             assert raw is not None, "a lane that is listed is there"
             (entry,) = self._memory.entries(lane, raw.ref.incarnation, 0, 0)
-            rows.create(lane, raw, entry[1])
+            if not rows.create(lane, raw, entry[1]):
+                self.stale.add(lane)
 
     def _other(self, path: str) -> InvalidUsage:
         return self._refused(path, "it is not the database that this group's effects went into")

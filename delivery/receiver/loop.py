@@ -252,6 +252,7 @@ class _Running:
             began = time.monotonic()
             bundle = Bundle(lane, self.keeping, self._at)
             yield bundle
+            self._drop_stale()
             if bundle.settled:
                 self._settled(lane, bundle, time.monotonic() - began)
                 return
@@ -264,6 +265,13 @@ class _Running:
             "with bundle.once(...) or bundle.done(), or let the exception end the loop",
         )
 
+    def _drop_stale(self) -> None:
+        """Let go of lanes that somebody else had begun before this process knew where they are."""
+        for lane in list(self._lanes.values()):
+            if lane.name in self.keeping.stale:
+                self._let_go(lane)
+        self.keeping.stale.clear()
+
     def _settled(self, lane: ReceiverLane, bundle: Bundle, seconds: float) -> None:
         """Learn how long bundles take; let go of a lane that somebody else took over."""
         longest = max(PATIENCE_SECONDS, PATIENCE_BUNDLES * seconds)
@@ -272,7 +280,7 @@ class _Running:
             return
         # Whoever took over was impatient; if that was for nothing, all are to be more patient.
         self._patience = min(PATIENCE_SECONDS_MAX, max(longest, 2 * self._patience))
-        if lane.waiting is not None and lane.waiting is bundle.offered:
+        if lane.source not in self._lanes or lane.waiting is bundle.offered:
             return
         owner = self._owner(lane.name, self.keeping.catalog.load(lane.name))
         if owner != self._member:

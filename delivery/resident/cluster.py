@@ -27,7 +27,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-__all__ = ["Job", "buffer_bytes", "driver_address", "is_local", "ship", "slots", "spans_machines"]
+__all__ = [
+    "Job",
+    "buffer_bytes",
+    "busy",
+    "driver_address",
+    "is_local",
+    "ship",
+    "slots",
+    "spans_machines",
+]
 
 #: What executors need of ours.
 PACKAGES = ("dedup", "delivery", "connectors", "sinks")
@@ -41,9 +50,8 @@ def is_local(master: str) -> bool:
     return master.partition("[")[0] in {"local", "local-cluster"}
 
 
-def spans_machines(spark: SparkSession) -> bool:
-    """Tell whether executors may run on other machines than the driver."""
-    master = str(spark.sparkContext.master)
+def spans_machines(master: str) -> bool:
+    """Tell whether executors of a master may run on other machines than the driver."""
     if is_local(master):
         return False
     if not master.startswith("spark://"):
@@ -63,15 +71,30 @@ def _loopback(host: str) -> bool:
 
 def slots(spark: SparkSession) -> int:
     """Return how many tasks can run at once just now; 0 while there is no executor."""
-    context = spark.sparkContext._jsc.sc()  # noqa: SLF001 - PySpark has no other way to the JVM
+    context = _context(spark)
     profile = context.resourceProfileManager().defaultResourceProfile()
     return int(context.maxNumConcurrentTasks(profile))
 
 
+def busy(spark: SparkSession) -> int:
+    """Return how many tasks are running just now, of whatever job."""
+    infos = _context(spark).statusTracker().getExecutorInfos()
+    return sum(int(info.numRunningTasks()) for info in infos)
+
+
+def _context(spark: SparkSession) -> Any:
+    return spark.sparkContext._jsc.sc()  # noqa: SLF001 - PySpark has no other way to the JVM
+
+
 def stopped(spark: SparkSession) -> bool:
     """Tell whether the session's context is gone."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - Spark is not needed before
+
     context: Any = spark.sparkContext._jsc  # noqa: SLF001 - None once it is stopped
-    return context is None or bool(context.sc().isStopped())
+    try:
+        return context is None or bool(context.sc().isStopped())
+    except (Py4JError, OSError):
+        return True  # its JVM is gone
 
 
 def driver_address(spark: SparkSession) -> tuple[str, str]:

@@ -22,6 +22,8 @@ GROWTH_SECONDS = 5.0
 REBALANCE_SECONDS = 10.0
 #: How long tasks may take to finish what is under way; then the job is cancelled.
 DRAIN_SECONDS = 30.0
+#: How long Spark may take to notice that all tasks have ended.
+RETURN_SECONDS = 5.0
 #: How long Spark may take to end a job that was cancelled.
 CANCEL_SECONDS = 30.0
 #: The pause before a job that failed is submitted again, doubled each time up to the longest.

@@ -81,7 +81,7 @@ def placed(plan: Plan, spark: SparkSession) -> Plan:
         )
     if not plan.catalog.startswith(_SQLITE):
         return plan
-    if cluster.spans_machines(spark):
+    if cluster.spans_machines(str(spark.sparkContext.master)):
         raise InvalidUsage(
             "start a pipeline",
             f"{without_user(plan.catalog)} on {spark.sparkContext.master}",

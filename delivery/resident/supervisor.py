@@ -33,6 +33,7 @@ from delivery.resident.options import (
     REBALANCE_SECONDS,
     RESUBMIT_SECONDS,
     RESUBMIT_SECONDS_MAX,
+    RETURN_SECONDS,
     SILENT_FAILURES_MAX,
     Options,
 )
@@ -107,7 +108,8 @@ class Supervisor:
             while not self._over:
                 self._submission()
         except Exception as error:  # noqa: BLE001 - it is raised where the query is waited for
-            self.failure = self.failure or error
+            gone = cluster.stopped(self._spark)  # and answers nothing any more
+            self.failure = self.failure or (self._session_gone() if gone else error)
         finally:
             self.failure = self.failure or self.control.failure
             self.control.close()
@@ -122,7 +124,8 @@ class Supervisor:
 
     def _submission(self) -> None:
         """Run the job once, until it ends or is to end."""
-        self.tasks, self._uneven = self._wanted(0), None
+        if not self.tasks or self._uneven is not None:
+            self.tasks, self._uneven = self._wanted(0), None
         self._runs += 1
         self.control.begin(self._runs, self._partitions)
         setup = Setup(
@@ -160,7 +163,9 @@ class Supervisor:
         if troubles:
             self.message = f"waiting: {troubles[0]}"
         elif running < self.tasks:
-            self.message = f"{running} of {self.tasks} tasks run; Spark starts the others"
+            self.message = (
+                f"{running} of {self.tasks} tasks run; Spark starts the others when it has slots"
+            )
         else:
             self.message = f"{running} tasks run"
 
@@ -168,10 +173,14 @@ class Supervisor:
         """Let the tasks finish what is under way; cancel the job if that takes too long."""
         self.message = "finishing what is under way"
         self.control.end()
-        deadline = time.monotonic() + self._options.drain_seconds
-        while not job.ended.is_set() and time.monotonic() < deadline:
+        now = heard = time.monotonic()
+        deadline = now + self._options.drain_seconds
+        # Tasks that wait for a slot are not waited for: they have nothing under way.
+        while not job.ended.is_set() and now < deadline and now - heard < RETURN_SECONDS:
             self._wake.wait(PROGRESS_SECONDS)
             self._wake.clear()
+            now = time.monotonic()
+            heard = now if self.control.running else heard
         if not job.ended.is_set():
             LOG.warning("tasks did not finish in time, and are cancelled; nothing is lost")
             if not job.cancel(CANCEL_SECONDS):
@@ -181,12 +190,7 @@ class Supervisor:
         """Wait before the next submission, or give up."""
         self.control.end()
         if cluster.stopped(self._spark):
-            self.failure = Unavailable(
-                "run a pipeline",
-                str(self._options.name),
-                "the Spark session was stopped under it; nothing is lost: start it again in "
-                "another session, and stop the query before the session",
-            )
+            self.failure = self._session_gone()
             return
         self._silent = 0 if self.control.greeted else self._silent + 1
         if self._silent >= SILENT_FAILURES_MAX:
@@ -203,17 +207,27 @@ class Supervisor:
         LOG.warning("%s", self.message)
         self._stop.wait(pause)
 
+    def _session_gone(self) -> Unavailable:
+        return Unavailable(
+            "run a pipeline",
+            str(self._options.name),
+            "the Spark session was stopped under it; nothing is lost: start it again in another "
+            "session, and stop the query before the session",
+        )
+
     # How many ---------------------------------------------------------------------------------
 
-    def _wanted(self, running: int) -> int:
+    def _wanted(self, tasks: int) -> int:
         """Return how many tasks there should be, given how many there are."""
         lanes = max(1, self.lanes)
         if self._options.tasks is not None:
             return min(self._options.tasks, lanes)
-        slots = cluster.slots(self._spark)
-        if running and running <= slots <= running + 1:
-            return running  # they fit, and fewer or more would gain nothing
-        return min(max(1, slots - 1), lanes)
+        # Other jobs of the session, other pipelines above all, have slots as well.
+        others = max(0, cluster.busy(self._spark) - self.control.running)
+        room = cluster.slots(self._spark) - others
+        if tasks and tasks <= room <= tasks + 1:
+            return min(tasks, lanes)  # they fit, and more would leave nothing to others
+        return min(max(1, room - 1), lanes)
 
     def _rebalance(self) -> bool:
         """Tell whether another number of tasks has been right for a while."""

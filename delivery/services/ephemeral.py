@@ -25,6 +25,7 @@ from delivery.services.instance import Instance, Started
 from delivery.services.kafka import Kafka
 from delivery.services.node import Launcher, Node, await_ready
 from delivery.services.process import Lifeline
+from delivery.services.standalone import Standalone
 from delivery.services.state import Request, State
 
 __all__ = ["Server", "Services", "ephemeral"]
@@ -98,23 +99,35 @@ class Services:
             raise InvalidUsage("use Cassandra", "ephemeral()", "ask for it: ephemeral(cassandra=1)")
         return self.state.cassandra
 
+    @property
+    def spark(self) -> Standalone:
+        """The Spark cluster; `spark.master` is what sessions want."""
+        if self.state.spark is None:
+            raise InvalidUsage("use Spark", "ephemeral()", "ask for it: ephemeral(spark=True)")
+        return self.state.spark
+
 
 @contextlib.contextmanager
 def ephemeral(
-    *, kafka: int = 1, cassandra: int = 0, report: Callable[[str], None] = _silent
+    *,
+    kafka: int = 1,
+    cassandra: int = 0,
+    spark: bool = False,
+    report: Callable[[str], None] = _silent,
 ) -> Iterator[Services]:
     """Run servers for the time of a `with` block, or until this process dies.
 
     Args:
         kafka: how many brokers: 0, 1 or 3.
         cassandra: how many nodes: 0, 1 or 3.
+        spark: whether there is a Spark cluster, of a master and two workers.
         report: told of downloads and starts, line by line.
     """
     root = Path(tempfile.mkdtemp(prefix="delivery-"))
     lifeline = Lifeline(root)
     instance = Instance(root)
     try:
-        request = Request(kafka=kafka, cassandra=cassandra)
+        request = Request(kafka=kafka, cassandra=cassandra, spark=spark)
         started = instance.up(request, report, lifeline)
         known = instance.state()
         assert known is not None, "`up` writes the state"

@@ -26,6 +26,7 @@ from delivery.services.jars import Tree, jars
 from delivery.services.java import find_java
 from delivery.services.node import POLL_SECONDS, Health, Launcher, Node, await_ready
 from delivery.services.process import Lifeline
+from delivery.services.standalone import Standalone
 from delivery.services.state import Request, State
 
 __all__ = ["Instance", "Request", "Started", "Status"]
@@ -118,7 +119,11 @@ class Instance:
             return Launcher(java=Path(), lifeline=lifeline)
         return Launcher(
             java=find_java().executable,
-            jars={kind: jars(Tree(kind), report=report) for kind in sorted(kinds)},
+            # Spark's own jars are inside the PySpark package.
+            jars={
+                kind: [] if kind == Standalone.kind else jars(Tree(kind), report=report)
+                for kind in sorted(kinds)
+            },
             lifeline=lifeline,
         )
 

@@ -27,10 +27,11 @@ from delivery.services import ports
 from delivery.services.cassandra import Cassandra
 from delivery.services.kafka import Kafka
 from delivery.services.process import Process
+from delivery.services.standalone import SERVERS, Standalone
 
 __all__ = ["Cluster", "Request", "State", "locked"]
 
-Cluster = Kafka | Cassandra
+Cluster = Kafka | Cassandra | Standalone
 
 #: Changes when an older `delivery` could not read the file.
 FORMAT = 1
@@ -51,6 +52,7 @@ class Request:
     cassandra: int | None = None
     kafka_port: int | None = None
     cassandra_port: int | None = None
+    spark: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,18 +64,20 @@ class State:
         up: whether its servers are meant to run; one that does not is dead, or else stopped.
         kafka: the brokers, if any.
         cassandra: the nodes, if any.
+        spark: the standalone cluster, if any.
     """
 
     id: str
     up: bool
     kafka: Kafka | None
     cassandra: Cassandra | None
+    spark: Standalone | None = None
 
     @property
     def clusters(self) -> tuple[Cluster, ...]:
         """The kinds of servers it has."""
-        both: tuple[Cluster | None, ...] = (self.kafka, self.cassandra)
-        return tuple(cluster for cluster in both if cluster is not None)
+        every: tuple[Cluster | None, ...] = (self.kafka, self.cassandra, self.spark)
+        return tuple(cluster for cluster in every if cluster is not None)
 
     @classmethod
     def load(cls, home: Path) -> State | None:
@@ -118,6 +122,7 @@ def _parse(document: dict[str, Any], path: Path) -> State:
             "or another directory",
         )
     kafka, cassandra = document["kafka"], document["cassandra"]
+    spark = document.get("spark")  # instances from before there was one
     if cassandra is not None:
         cassandra["jmx_ports"] = tuple(cassandra["jmx_ports"])
     return State(
@@ -125,6 +130,7 @@ def _parse(document: dict[str, Any], path: Path) -> State:
         up=document["up"],
         kafka=None if kafka is None else Kafka(**kafka),
         cassandra=None if cassandra is None else Cassandra(**cassandra),
+        spark=None if spark is None else Standalone(**spark),
     )
 
 
@@ -141,7 +147,8 @@ def create(home: Path, request: Request, *, ephemeral: bool) -> State:
     """Reserve ports for a new instance and write its state."""
     kafka, cassandra = _counts(request)
     instance = str(uuid.uuid4())
-    hosts = [f"127.0.0.{index}" for index in range(1, max(kafka, cassandra) + 1)]
+    servers = SERVERS if request.spark else 0
+    hosts = [f"127.0.0.{index}" for index in range(1, max(kafka, cassandra, servers) + 1)]
     given = {
         name: port
         for name, port, count in (
@@ -153,6 +160,7 @@ def create(home: Path, request: Request, *, ephemeral: bool) -> State:
     names = (["kafka", "controller"] if kafka else []) + (
         ["cassandra", "storage", *(f"jmx-{i}" for i in range(cassandra))] if cassandra else []
     )
+    names += ["spark", "spark-ui"] if servers else []
     rest = [name for name in names if name not in given]
     reserved = ports.reserve(
         _owner(instance, home, ephemeral=ephemeral), len(names), hosts, list(given.values())
@@ -177,6 +185,9 @@ def create(home: Path, request: Request, *, ephemeral: bool) -> State:
         )
         if cassandra
         else None,
+        spark=Standalone(nodes=servers, port=port["spark"], ui_port=port["spark-ui"])
+        if servers
+        else None,
     )
     state.save(home)
     return state
@@ -192,11 +203,12 @@ def _counts(request: Request) -> tuple[int, int]:
 def refuse_nonsense(request: Request, home: Path) -> None:
     """Refuse what no instance can be."""
     kafka, cassandra = _counts(request)
-    if kafka not in NODES or cassandra not in NODES or not kafka + cassandra:
+    none = not (kafka or cassandra or request.spark)
+    if kafka not in NODES or cassandra not in NODES or none:
         raise InvalidUsage(
             "bring servers up",
             str(home.parent),
-            f"kafka={kafka} cassandra={cassandra}: each is 0, 1 or 3, and not both are 0; "
+            f"kafka={kafka} cassandra={cassandra}: each is 0, 1 or 3, and not both are 0 without Spark; "
             "nothing was started",
         )
 
@@ -209,6 +221,7 @@ def refuse_changes(state: State, request: Request, home: Path) -> None:
         ("--cassandra", request.cassandra, cassandra.nodes if cassandra else 0),
         ("--kafka-port", request.kafka_port, kafka.port if kafka else None),
         ("--cassandra-port", request.cassandra_port, cassandra.port if cassandra else None),
+        ("--spark", request.spark, state.spark is not None),
     )
     for option, wanted, has in wanted_has:
         if wanted is not None and wanted != has:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from delivery.services.cassandra import Cassandra
 from delivery.services.kafka import Kafka
+from tests.acceptance.lifeline import LIFELINES
 from tests.acceptance.pricing import Pipeline
 from tests.conformance.cassandra_kit import cassandra_url
 from tests.servers import (
@@ -31,6 +32,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.integration)
+
+
+@pytest.fixture(autouse=True)
+def _nobody_is_left() -> Iterator[None]:
+    """End what a test that failed has left running."""
+    yield
+    LIFELINES.cut()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from delivery.points import POINTS
-from tests.acceptance.kit import Trial, prove, shares
+from tests.acceptance.kit import Kills, Trial, prove, shares
 from tests.acceptance.pricing import Pipeline
 
 RECORDS = 200
@@ -44,20 +44,17 @@ def test_killed_at_a_point_with_cassandra(
 def test_killed_at_every_point_of_a_running_pipeline_with_three_stages(
     sqlite_pipeline: Pipeline, tmp_path: Path
 ) -> None:
-    """A marker that is there stays a kill; the next is taken away while records come in."""
+    """A process is killed while records come in; each next one is killed somewhere else."""
     pipeline = replace(sqlite_pipeline, rekeyed=True)
     trial = Trial.of(pipeline, tmp_path, seed=11, count=3 * RECORDS)
-    markers = {point: tmp_path / point for point in POINTS}
-    for marker in markers.values():
-        marker.touch()
-    kill_at = ",".join(f"{point}:{marker}" for point, marker in markers.items())
-    worker = trial.start(kill_at=kill_at)
+    kills = Kills(tmp_path / "kills")
+    worker = trial.start(kill_at=kills.kill_at)
     for part, point in zip(shares(trial.traffic.rows, len(POINTS)), POINTS, strict=True):
-        markers[point].unlink()
+        kills.arm(point)
         trial.send(part)
         worker.ended(-signal.SIGKILL)
-        assert markers[point].read_text().startswith(f"{point} "), "it died where it was told to"
-        worker = trial.start(kill_at=kill_at)
+        assert kills.happened(point), "it died where it was told to"
+        worker = trial.start(kill_at=kills.kill_at)
     trial.complete.touch()
     worker.ended()
     assert prove(trial).copies > 0, "some record went out before its acknowledgement, and again"

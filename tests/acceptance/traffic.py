@@ -92,8 +92,9 @@ def traffic(
             back = chance.choice((1, 2, chance.randrange(1, FAR)))
             again = sent[-min(back, len(sent))]
             if again.told is not None and chance.randrange(10) == 0:
+                # In another partition, nobody could say which of them is the first.
                 again = _changed(again, count + number)
-            if scattered and again.row.key is None:
+            elif scattered and again.row.key is None:
                 elsewhere = again.row._replace(partition=chance.randrange(partitions))
                 again = again._replace(row=elsewhere)
             made.add(again)

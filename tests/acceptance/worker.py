@@ -19,6 +19,7 @@ from pathlib import Path
 from dedup.errors import Fenced, Indeterminate, Unavailable
 from delivery.host.worker import Worker
 from delivery.points import At, nowhere
+from tests.acceptance.lifeline import hold
 from tests.acceptance.pricing import Pipeline
 
 #: How it ends if a server did not answer.
@@ -51,6 +52,7 @@ def done(worker: Worker) -> bool:
 
 
 if __name__ == "__main__":
+    hold()
     try:
         main(Pipeline(**json.loads(sys.argv[1])), Path(sys.argv[2]))
     except (Unavailable, Indeterminate, Fenced) as error:

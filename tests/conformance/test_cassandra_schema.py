@@ -10,6 +10,7 @@ from cassandra.cluster import Session
 
 from dedup.catalog.cassandra import CassandraStore, schema
 from dedup.catalog.catalog import Catalog
+from dedup.catalog.open import open_store
 from dedup.catalog.store import Blob
 from dedup.errors import InvalidUsage, Unavailable
 from tests.conformance.cassandra_kit import contents, keyspace_of, run
@@ -171,3 +172,14 @@ def test_settings_that_lose_writes_are_found(cluster_url):
     assert ["commitlog_sync: batch" in said[0], "paxos_variant: v2" in said[1]] == [True, True]
     assert len(schema.node_findings("n:1", {})) == 2
     assert schema.node_findings("n:1", {"commitlog_sync": "group", "paxos_variant": "v2"}) == []
+
+
+def test_whoever_only_looks_makes_no_keyspace(fresh_url, admin):
+    with pytest.raises(InvalidUsage, match="there is no catalog in this keyspace"):
+        open_store(fresh_url, create=False)
+    found = admin.execute(
+        "SELECT * FROM system_schema.keyspaces WHERE keyspace_name = %s", (keyspace_of(fresh_url),)
+    )
+    assert list(found) == []
+    CassandraStore.open(fresh_url).close()
+    open_store(fresh_url, create=False).close()

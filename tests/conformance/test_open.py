@@ -105,3 +105,19 @@ def test_a_directory_or_none_is_refused(tmp_path):
     with pytest.raises(InvalidUsage, match="create it first"):
         open_store(f"sqlite:{tmp_path}/absent/shop.db")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_whoever_only_looks_makes_no_catalog(tmp_path):
+    path = tmp_path / "shop.db"
+    with pytest.raises(InvalidUsage, match="there is no catalog at"):
+        open_store(f"sqlite:{path}", create=False)
+    assert list(tmp_path.iterdir()) == []
+    path.touch()
+    with pytest.raises(InvalidUsage, match="there is no catalog at"):
+        open_store(f"sqlite:{path}", create=False)
+    with pytest.raises(InvalidUsage, match="no other can look at it"):
+        open_store("memory:", create=False)
+    open_store(f"sqlite:{path}").close()
+    store = open_store(f"sqlite:{path}", create=False)
+    assert list(store.lanes()) == []
+    store.close()

@@ -16,6 +16,7 @@ import threading
 import traceback
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from delivery import Delivery, Record
@@ -33,6 +34,24 @@ def ship(record: Record) -> Record:
     return record.replace(value={**record.json(), "parcel": uuid.uuid4().hex})
 
 
+def where(record: Record) -> Record:
+    """Say where our packages are, and on which host."""
+    import delivery  # noqa: PLC0415 - in the executor
+
+    host = os.environ.get("SPARK_LOCAL_IP", "")
+    return record.replace(value={**record.json(), "from": delivery.__file__, "host": host})
+
+
+def stuck(record: Record) -> Record:
+    """Wait while a file is there."""
+    gate = Path(record.json()["gate"])
+    gate.with_name("reached").touch()
+    pause = threading.Event()
+    while gate.exists():
+        pause.wait(0.1)
+    return record
+
+
 def picky(record: Record) -> Record:
     """Refuse one record."""
     if record.json()["id"] == 13:
@@ -47,7 +66,9 @@ def locked(record: Record) -> Record:
 
 
 LOCK = threading.Lock()
-CALLS: dict[str, Callable[..., Any]] = {f.__name__: f for f in (price, ship, picky, locked)}
+CALLS: dict[str, Callable[..., Any]] = {
+    f.__name__: f for f in (price, ship, where, stuck, picky, locked)
+}
 
 
 class Driver:
@@ -92,6 +113,11 @@ class Driver:
         """Stop it."""
         self.queries[name].stop()
         return self.look(name)
+
+    def leave(self) -> dict[str, Any]:
+        """Stop the session, and not what runs in it."""
+        self.spark.stop()
+        return {}
 
     def wait(self, name: str, timeout: float) -> dict[str, Any]:
         """Wait for its end."""

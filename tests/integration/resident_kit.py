@@ -243,8 +243,8 @@ class Pipeline:
         topic = self.topic(name)
         bounds = self.client.bounds(name, topic.sources)
         consumer = self.client.consumer()
-        consumer.add(name, dict(bounds.low))
-        ends = {source: bounds.high.at(source) or 0 for source in topic.sources}
+        ends = {source: end for source, end in bounds.high if end}
+        consumer.add(name, {source: bounds.low.at(source) or 0 for source in ends})
         drained = drain(consumer, ends)
         consumer.close()
         return [
@@ -252,6 +252,31 @@ class Pipeline:
             for rows in drained.rows.values()
             for _, _, value, headers in rows
         ]
+
+    @contextmanager
+    def traffic(self, first: int) -> Iterator[None]:
+        """Send orders all the time, from a number on."""
+        stop = threading.Event()
+
+        def send_on() -> None:
+            number = first
+            while not stop.is_set():
+                self.send(range(number, number + 50))
+                number += 50
+                stop.wait(0.1)
+
+        thread = threading.Thread(target=send_on)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    def flowing(self) -> float:
+        """Wait until there is new output; return how long it took."""
+        before = self.ends(self.out)
+        return until(lambda: self.ends(self.out) > before)
 
     def check(self) -> None:
         """Every order that was sent came out once, in one version, made of one that was sealed."""

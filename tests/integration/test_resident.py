@@ -5,12 +5,15 @@ One session serves all tests here; each has topics and a catalog of its own.
 
 from __future__ import annotations
 
-import threading
+import json
 from collections.abc import Iterator
+from contextlib import closing
 
+import psutil
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+from delivery.kafka.opening import open_client
 from delivery.resident.options import GROWTH_SECONDS
 from tests.integration.kafka_kit import Sent, emissions
 from tests.integration.resident_kit import Driver, Pipeline, driven, until
@@ -37,13 +40,18 @@ def test_every_order_comes_out_once_and_the_query_says_how_it_goes(driver, pipel
     driver.well("start", **pipeline.given)
     driver.well("deliver", name=pipeline.name)
     pipeline.check()
-    until(lambda: driver.well("look", name=pipeline.name)["progress"]["lag"] == 0)
-    seen = driver.well("look", name=pipeline.name)
+
+    def look():
+        return driver.well("look", name=pipeline.name)
+
+    # What tasks tell is up to a second old.
+    until(lambda: look()["progress"]["counters"]["fresh"] == 4000)
+    until(lambda: look()["progress"]["lag"] == 0)
+    seen = look()
     assert seen["active"] is True
     assert seen["status"]["tasks"] == seen["status"]["running"] == 2
     assert seen["status"]["message"] == "2 tasks run"
     progress = seen["progress"]
-    assert progress["counters"]["fresh"] == 4000
     assert progress["counters"]["duplicate"] == sum(pipeline.sent.values()) - 2000
     assert {lane["lane"] for lane in progress["lanes"]} == {
         f"{pipeline.name}/{stage}-{number}"
@@ -59,33 +67,21 @@ def test_workers_that_are_killed_under_load_change_nothing(driver, pipeline, rec
     pipeline.send(range(500))
     driver.well("start", **pipeline.given)
     driver.well("deliver", name=pipeline.name)
-    stop = threading.Event()
-    traffic = threading.Thread(target=_send_on, args=(pipeline, stop))
-    traffic.start()
-    try:
+    with pipeline.traffic(500):
         for _ in range(3):
+            pipeline.flowing()
             victims = driver.workers()
             assert victims, "somebody runs the lanes"
             for victim in victims:
                 victim.kill()
-            before = pipeline.ends(pipeline.out)
-            seconds = until(lambda b=before: pipeline.ends(pipeline.out) > b + 100)
+            _, alive = psutil.wait_procs(victims, timeout=10)
+            assert not alive
+            seconds = pipeline.flowing()
             record_property("seconds to new output", seconds)
             assert seconds < SILENCE_SECONDS_MAX
-    finally:
-        stop.set()
-        traffic.join()
     driver.well("deliver", name=pipeline.name)
     assert driver.well("stop", name=pipeline.name)["exception"] == "None"
     pipeline.check()
-
-
-def _send_on(pipeline: Pipeline, stop: threading.Event) -> None:
-    number = 500
-    while not stop.is_set():
-        pipeline.send(range(number, number + 50))
-        number += 50
-        stop.wait(0.1)
 
 
 def test_a_record_that_user_code_refuses_ends_the_query_and_is_named(driver, pipeline):
@@ -99,6 +95,27 @@ def test_a_record_that_user_code_refuses_ends_the_query_and_is_named(driver, pip
     seen = driver.well("look", name=pipeline.name)
     assert seen["active"] is False
     assert seen["status"]["message"].startswith("failed: ")
+
+
+def test_user_code_that_does_not_come_back_is_cancelled_and_run_again(driver, pipeline):
+    gate = pipeline.directory / "gate"
+    gate.touch()
+    value = json.dumps({"id": 1, "gate": str(gate)}).encode()
+    row = Sent(0, value=value, headers=(("id", b"1"),))
+    pipeline.producer.emit([pipeline.topic(pipeline.raw)], emissions([row, row]))
+    stages = [
+        {"call": "stuck", "reads": pipeline.raw, "writes": [pipeline.out], "id_from": "header:id"}
+    ]
+    given = pipeline.given | {"stages": stages, "options": {"drain_seconds": 1.0}}
+    driver.well("start", **given)
+    until(gate.with_name("reached").exists)
+    assert driver.well("stop", name=pipeline.name)["active"] is False
+    assert pipeline.ends(pipeline.out) == 0
+    gate.unlink()
+    driver.well("start", **given)
+    driver.well("deliver", name=pipeline.name)
+    driver.well("stop", name=pipeline.name)
+    assert [value["id"] for _, value in pipeline.records(pipeline.out)] == [1]
 
 
 def test_a_stage_that_begins_at_the_latest_record_skips_nothing_after_that(driver, pipeline):
@@ -129,7 +146,9 @@ def test_a_partition_that_appears_is_read_from_its_first_offset(driver, pipeline
     rows = [
         Sent(5, value=b'{"id": %d}' % n, headers=(("id", b"%d" % n),)) for n in range(1000, 1010)
     ]
-    pipeline.producer.emit([pipeline.topic(pipeline.raw)], emissions([*rows, rows[0]]))
+    # A producer of before does not know of the partition for minutes.
+    with open_client(pipeline.kafka) as fresh, closing(fresh.producer()) as producer:
+        producer.emit([pipeline.topic(pipeline.raw)], emissions([*rows, rows[0]]))
     pipeline.sent = dict.fromkeys(range(1000, 1010), 1) | {1000: 2}
     seconds = until(lambda: pipeline.ends(pipeline.out) >= 10)
     record_property("seconds to a new partition", seconds)
@@ -155,6 +174,29 @@ def test_what_cannot_work_is_refused_before_anything_is_started(driver, pipeline
         assert answer["error"] == "InvalidUsage"
         assert expected in answer["text"]
     assert not (pipeline.directory / "catalog.db").exists()
+
+
+def test_pipelines_of_one_session_share_its_slots(driver, pipeline, kafka, unique, tmp_path):
+    def tasks(name: str) -> tuple[int, int]:
+        status = driver.well("look", name=name)["status"]
+        return status["tasks"], status["running"]
+
+    other = Pipeline(unique("other"), kafka.bootstrap, tmp_path)
+    with closing(other):
+        driver.well("start", **pipeline.given)
+        until(lambda: tasks(pipeline.name) == (2, 2))
+        driver.well("start", **other.given)
+        until(lambda: tasks(other.name) == (1, 1))
+        for one in (pipeline, other):
+            one.send(range(20))
+            driver.well("deliver", name=one.name)
+        driver.well("stop", name=pipeline.name)
+        until(lambda: tasks(other.name) == (2, 2))
+        other.send(range(20, 40))
+        driver.well("deliver", name=other.name)
+        driver.well("stop", name=other.name)
+        for one in (pipeline, other):
+            one.check()
 
 
 def test_outputs_are_created_if_that_is_asked_for(driver, pipeline):

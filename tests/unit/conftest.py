@@ -1,4 +1,4 @@
-"""Houses for lanes, on the two stores that need no server."""
+"""Houses for lanes, on the two stores that need no server, with both indexes of ids."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 from dedup.catalog.open import open_store
+from dedup.local import Home
 from tests.unit.house import House
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "memory-home", "sqlite-home"])
 def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
-    """Give a house whose catalog is in memory, and one whose catalog is a file."""
-    url = "memory:" if request.param == "memory" else f"sqlite:{tmp_path / 'catalog.db'}"
-    store = open_store(url)
-    yield House(store)
-    store.close()
+    """Give a house on each store, with ids kept exactly and with ids kept in files of this host."""
+    store, _, home = request.param.partition("-")
+    url = "memory:" if store == "memory" else f"sqlite:{tmp_path / 'catalog.db'}"
+    made = House(open_store(url), home=Home(tmp_path / "home") if home else None)
+    yield made
+    made.close()

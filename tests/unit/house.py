@@ -11,19 +11,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
 from connectors.memory import MemoryReader
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.store import Blob, Store
+from dedup.errors import DeliveryError
 from dedup.index import ExactIndex
+from dedup.local import Home, LaneIndex
 from dedup.model import Frontier, Seal, Source
 from delivery.batch import batches_of
 from delivery.broker import MemoryBroker
 from delivery.checker import Evidence, Finding, LaneInput, Log, check
-from delivery.judge import Judge
+from delivery.judge import Index, Judge
 from delivery.protocol import messages as m
 from delivery.records import Output, Record
 from delivery.runner import LaneRunner
@@ -42,10 +44,20 @@ def id_from(record: Record) -> bytes | None:
 
 
 class House:
-    """A broker, a catalog, a clock."""
+    """A broker, a catalog, a clock.
 
-    def __init__(self, store: Store, *, inline_bytes_max: int = 4096) -> None:
+    Args:
+        store: where the catalog is.
+        inline_bytes_max: what may ride in a seal.
+        home: where lanes keep their ids on this host; None: each keeps them to itself, exactly.
+    """
+
+    def __init__(
+        self, store: Store, *, inline_bytes_max: int = 4096, home: Home | None = None
+    ) -> None:
         self.store = store
+        self.home = home
+        self.indexes: list[LaneIndex] = []
         self.inline_bytes_max = inline_bytes_max
         self.broker = MemoryBroker()
         self.broker.create("in")
@@ -107,8 +119,9 @@ class House:
     ) -> LaneRunner:
         """Make a process's runner of a lane over partition 0 of a topic."""
         catalog = self.catalog(store)
-        index = ExactIndex(catalog, lane, window_ms)
+        index = self.index(catalog, lane, window_ms)
         named = ports.pop("id_from", id_from)
+        payloads = ports.pop("payloads", False)
         self.inputs[lane] = LaneInput(id_from=id_from)
         given = {
             "reader": MemoryReader(self.broker, reads, [self.source(reads)]),
@@ -117,8 +130,23 @@ class House:
             "clock": self,
             **ports,
         }
-        judge = Judge(catalog, index, named, lambda: senders)
+        judge = Judge(catalog, index, named, lambda: senders, payloads=payloads)
         return LaneRunner(lane, catalog=catalog, judge=judge, **given)
+
+    def index(self, catalog: Catalog, lane: str, window_ms: int) -> Index:
+        """Make a process's index of a lane's ids."""
+        if self.home is None:
+            return ExactIndex(catalog, lane, window_ms)
+        self.indexes.append(LaneIndex(catalog, lane, window_ms=window_ms, home=self.home))
+        return self.indexes[-1]
+
+    def close(self) -> None:
+        """Let every process of it go."""
+        for index in self.indexes:
+            # A test may have closed the store under it, as a host does that dies.
+            with suppress(DeliveryError):
+                index.close()
+        self.store.close()
 
     def begin(self, runner: LaneRunner, start: int = 0, topic: str = "in") -> None:
         """Open a lane whose source ends where its log ends now."""

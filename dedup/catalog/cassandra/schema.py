@@ -151,8 +151,8 @@ TABLES = (
 )
 
 
-def ensure(connection: Connection) -> None:
-    """Check the keyspace and its tables; make what a new catalog lacks.
+def ensure(connection: Connection, *, create: bool = True) -> None:
+    """Check the keyspace and its tables; make what a new catalog lacks, or refuse to.
 
     Raises:
         InvalidUsage: it belongs to something else, to a newer release, or to a catalog that was
@@ -179,6 +179,12 @@ def ensure(connection: Connection) -> None:
     # Once there is a version, a table that is missing was lost with all it held: making it anew
     # would forget what has been decided.
     if version is None:
+        if not create:
+            raise _refused(
+                address,
+                "there is no catalog in this keyspace",
+                "mend its name in the URL; whatever runs a stage makes a new one",
+            )
         if keyspace is None:
             _create_keyspace(connection)
         for table in TABLES:

@@ -51,6 +51,7 @@ class CassandraStore:
         cls,
         url: str,
         *,
+        create: bool = True,
         password: Callable[[], str] | None = None,
         request_seconds: float = REQUEST_SECONDS_MAX,
     ) -> CassandraStore:
@@ -58,6 +59,7 @@ class CassandraStore:
 
         Args:
             url: see `dedup.catalog.cassandra.address.FORM`.
+            create: whether it is made; it is refused otherwise.
             password: asked for the password of the URL's user whenever a process connects; the
                 environment is, if this is None.
             request_seconds: how long a request may take; afterwards its outcome is unknown.
@@ -69,7 +71,7 @@ class CassandraStore:
         """
         connection = Connection(Address.parse(url), password, request_seconds)
         try:
-            ensure(connection)
+            ensure(connection, create=create)
         except BaseException:
             connection.close()
             raise

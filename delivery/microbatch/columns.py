@@ -1,0 +1,68 @@
+"""Spark's Kafka rows as batches of one source each.
+
+What it is: `split`, which cuts an Arrow batch where its topic or partition changes, and `batch_of`,
+which takes the columns of such a piece the way the runner has them.
+What it must not know: lanes, verdicts, where offsets begin or end.
+
+Invariants:
+    Rows keep their order; a piece is contiguous, so that a verdict's row number is one in it.
+    A header without a value is one with no bytes, as our own clients read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from dedup.model import Source
+from delivery.batch import Batch
+from delivery.records import Headers
+
+__all__ = ["COLUMNS", "batch_of", "split"]
+
+#: What of Spark's columns a lane needs.
+COLUMNS = ("key", "value", "headers", "topic", "partition", "offset", "timestamp")
+
+_MICROSECONDS = 1000
+
+
+def split(
+    table: pa.RecordBatch, source_of: Callable[[str, int], Source]
+) -> Iterator[tuple[pa.RecordBatch, Source]]:
+    """Yield the stretches of rows that are of one partition, in order."""
+    if not table.num_rows:
+        return
+    names = table.column("topic").dictionary_encode()
+    partitions = np.asarray(table.column("partition"))
+    topics = np.asarray(names.indices)
+    changes = (np.diff(partitions) != 0) | (np.diff(topics) != 0)
+    bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), table.num_rows]
+    for first, last in pairwise(bounds):
+        name = names.dictionary[int(topics[first])].as_py()
+        yield table.slice(first, last - first), source_of(name, int(partitions[first]))
+
+
+def batch_of(table: pa.RecordBatch, source: Source) -> Batch:
+    """Return the rows of one partition as the runner has them."""
+    moments = table.column("timestamp").cast(pa.int64())
+    return Batch(
+        source,
+        np.asarray(table.column("offset")).astype(np.int64, copy=False),
+        np.asarray(moments) // _MICROSECONDS,
+        table.column("key").to_pylist(),
+        table.column("value").to_pylist(),
+        _headers(table.column("headers")),
+    )
+
+
+def _headers(column: pa.ListArray) -> Sequence[Headers | None]:
+    pairs = column.values
+    if not len(pairs):
+        return [None] * len(column)
+    names, values = pairs.field("key").to_pylist(), pairs.field("value").to_pylist()
+    flat = [(name, value or b"") for name, value in zip(names, values, strict=True)]
+    ends = np.asarray(column.offsets).tolist()
+    return [tuple(flat[first:last]) for first, last in pairwise(ends)]

@@ -1,0 +1,264 @@
+"""One stage as a streaming query of Spark's: begun from the catalog, begun anew when it has to be.
+
+What it is: `StageStream`, the driver's side of a stage with partition lanes.
+What it must not know: other stages, how progress is shown.
+
+Invariants:
+    The lanes' frontiers decide where reading begins, at each start, and nothing else does. Spark's
+    checkpoint is scratch: each start has one of its own, so a lost, old or shared one cannot be.
+    Every lane is walked at each start, and at the end of a bounded run: what others sealed and did
+    not deliver is delivered, and a lane that cannot go on is refused before a record is read.
+    A batch is one action. Its ranges come from the offset log's entry, which Spark writes before.
+    A batch is done when each of its ranges is acknowledged to its end, the empty ones included.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dedup.errors import DeliveryError, Fenced, Indeterminate, InvalidUsage, Unavailable
+from delivery.host.spec import Plan, StageSpec
+from delivery.host.worker import check
+from delivery.kafka.port import Topic
+from delivery.microbatch import options as bounds
+from delivery.microbatch.columns import COLUMNS
+from delivery.microbatch.offsets import Checkpoint, checkpoint_at
+from delivery.microbatch.options import Options
+from delivery.microbatch.source import frame, kafka_options
+from delivery.microbatch.task import REPORT, Job, Ports, finish_lanes, run_lanes
+from delivery.resident.failures import TaskFailedError, error_of
+from delivery.stage import StoppedByRecordError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["StageStream", "alone"]
+
+LOG = logging.getLogger(__name__)
+
+#: How much of what Spark says of a failure is repeated.
+SAID_CHARS_MAX = 1000
+
+#: Told of each batch that is done: its lanes as reports, and the ends of the logs just then.
+Told = Callable[[StageSpec, "list[dict[str, Any]]", Mapping[int, int]], None]
+
+
+class _BatchFailedError(Exception):
+    """What Spark is told of a batch that failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One start of a stage's query: its name, Spark's scratch, our ports, and where it began."""
+
+    name: str
+    checkpoint: Checkpoint
+    ports: Ports
+    start: dict[int, int]
+
+
+class StageStream:
+    """One stage.
+
+    Args:
+        plan: the pipeline, of this stage alone, with a home.
+        spark: the session.
+        options: the engine's.
+        told: is told of each batch.
+    """
+
+    def __init__(self, plan: Plan, spark: SparkSession, options: Options, told: Told) -> None:
+        self.plan = plan
+        self.spec = plan.stages[0]
+        self._spark = spark
+        self._options = options
+        self._told = told
+        self._stopping = threading.Event()
+        #: Held while a batch runs.
+        self._turn = threading.Lock()
+        #: What the latest batch failed with, which Spark tells only as text.
+        self._error: Exception | None = None
+        self._failures = 0
+        self.message = "beginning"
+        #: Spark's query while there is one.
+        self.query: StreamingQuery | None = None
+
+    def run(self) -> None:
+        """Run until it is stopped, or a bounded run is done.
+
+        Raises:
+            Exception: what will not mend itself.
+        """
+        while not self._stopping.is_set():
+            try:
+                self._run_once()
+            except (Unavailable, Indeterminate, Fenced) as error:
+                self._pause(error)
+            else:
+                return
+
+    def stop(self) -> None:
+        """Let the batch under way come to its end, and begin no other; `run` returns then."""
+        self._stopping.set()
+
+    def _pause(self, error: Exception) -> None:
+        self._failures += 1
+        longest = bounds.PAUSE_SECONDS * 2 ** min(self._failures - 1, 10)
+        self.message = f"waiting: {error}"
+        LOG.warning("stage %s begins again: %s", self.spec.name, error)
+        self._stopping.wait(min(bounds.PAUSE_SECONDS_MAX, longest))
+
+    # One start --------------------------------------------------------------------------------
+
+    def _run_once(self) -> None:
+        name = f"{self.spec.name}-{uuid.uuid4()}"
+        # With its scheme: without one Spark would look for it where its file systems begin.
+        scratch = Path(tempfile.gettempdir(), "delivery-checkpoints").as_uri()
+        root = self._options.checkpoint or scratch
+        checkpoint = checkpoint_at(f"{root.rstrip('/')}/{name}", self._spark)
+        with closing(Ports(self.plan)) as ports:
+            topic = self._topic(ports)
+            run = _Run(name, checkpoint, ports, self._walk(ports, topic))
+            try:
+                self._stream(run)
+            finally:
+                self.query = None
+                checkpoint.delete()
+            if self._options.bounded and not self._stopping.is_set():
+                self._walk(ports, topic)
+
+    def _topic(self, ports: Ports) -> Topic:
+        found = ports.client.describe([self.spec.reads]).get(self.spec.reads)
+        if found is None:
+            raise InvalidUsage(
+                "read a topic",
+                self.spec.reads,
+                "there is no such topic; nothing was read: create it, or mend the name",
+            )
+        return found
+
+    def _walk(self, ports: Ports, topic: Topic) -> dict[int, int]:
+        """Open every lane, deliver what is owed, and return where each goes on."""
+        self.message = "walking the lanes"
+        low = ports.client.bounds(topic.name, topic.sources).low
+        start = {}
+        for source in topic.sources:
+            lane = ports.lane(source)
+            lane.open(low.at(source) or 0)
+            check(lane)
+            start[source.partition] = lane.planned
+        return start
+
+    def _stream(self, run: _Run) -> None:
+        options = {name: str(value) for name, value in self._options.source.items()}
+        begun = {self.spec.reads: run.start}
+        rows = frame(self._spark, self.spec.reads, begun, kafka_options(self.plan) | options)
+        writer = rows.select(*COLUMNS).writeStream.foreachBatch(partial(self._batch, run))
+        if self._options.trigger:
+            writer = writer.trigger(**self._options.trigger)
+        self._error = None
+        self.query = (
+            writer.queryName(f"{self.spec.pipeline}.{run.name}")
+            .option("checkpointLocation", run.checkpoint.root)
+            .start()
+        )
+        self.message = "running"
+        self._wait(self.query)
+
+    def _wait(self, query: StreamingQuery) -> None:
+        """Wait for the end of Spark's query, and raise what it ended with."""
+        try:
+            while not query.awaitTermination(bounds.LOOK_SECONDS):
+                if self._stopping.is_set():
+                    # SUBTLE: not held on: Spark's thread may wait for it, and could not end then.
+                    if self._turn.acquire(timeout=bounds.DRAIN_SECONDS):
+                        self._turn.release()
+                    query.stop()
+        except Exception as ended:  # noqa: BLE001 - Py4J and Spark raise what they like; it is told
+            error = self._error or ended
+            if isinstance(error, DeliveryError | StoppedByRecordError | TaskFailedError):
+                raise error from None
+            if self._stopping.is_set():
+                return
+            if self._failures + 1 >= bounds.FAILURES_MAX:
+                raise error from None
+            raise Unavailable(
+                "run a stage's query",
+                self.spec.name,
+                f"Spark ended it ({str(error)[:SAID_CHARS_MAX]}); nothing was skipped: it begins "
+                "again from the lanes' frontiers",
+            ) from error
+
+    # One batch --------------------------------------------------------------------------------
+
+    def _batch(self, run: _Run, rows: DataFrame, batch: int) -> None:
+        with self._turn:
+            if self._stopping.is_set():
+                return  # Spark notes it as done, in a checkpoint that nobody will read
+            try:
+                self._run_batch(run, rows, batch)
+            except Exception as error:  # noqa: BLE001 - it is kept, and raised where it is waited for
+                self._error = error
+                # SUBTLE: Spark takes the text apart with a regular expression that overflows the
+                # stack of its thread where the text is long. What happened is kept here.
+                raise _BatchFailedError(type(error).__name__) from None
+            self._failures = 0
+
+    def _run_batch(self, run: _Run, rows: DataFrame, batch: int) -> None:
+        name = self.spec.reads
+        planned = run.checkpoint.planned(batch, {name: run.start})
+        ranges = {
+            partition: (planned.start[name][partition], end)
+            for partition, end in planned.end.get(name, {}).items()
+        }
+        topic = self._topic(run.ports)
+        job = Job(plan=self.plan, run=run.name, topic=topic.id, ranges=ranges)
+        if not batch:
+            _refuse_split(rows, ranges)
+        found = rows.mapInArrow(partial(run_lanes, job), REPORT).collect()
+        reports = [json.loads(row["report"]) for row in found]
+        for report in reports:
+            if "failed" in report:
+                raise error_of(report["failed"])
+        done = {report["partition"] for report in reports}
+        silent = [p for p, (begin, end) in ranges.items() if begin < end and p not in done]
+        # Ranges without a record: markers of transactions, or what compaction left of them.
+        reports += finish_lanes(job, run.ports, silent)
+        self._told(self.spec, reports, self._ends(run.ports, topic))
+
+    def _ends(self, ports: Ports, topic: Topic) -> dict[int, int]:
+        """Return the ends of the logs just now; none if nobody answers: they only show the lag."""
+        try:
+            high = ports.client.bounds(topic.name, topic.sources).high
+        except DeliveryError:
+            return {}
+        return {source.partition: offset for source, offset in high}
+
+
+def _refuse_split(rows: DataFrame, ranges: Mapping[int, tuple[int, int]]) -> None:
+    """Refuse a plan in which two tasks would read one partition: each would take it for whole."""
+    tasks = int(rows._jdf.queryExecution().toRdd().getNumPartitions())  # noqa: SLF001 - no other way
+    partitions = sum(begin < end for begin, end in ranges.values())
+    if tasks > partitions:
+        raise InvalidUsage(
+            "run a micro-batch",
+            f"{tasks} tasks for {partitions} partitions with records",
+            "Spark would split a partition, and its records must come to one lane in order; nothing "
+            "was read: report it with the session's settings",
+        )
+
+
+def alone(plan: Plan, spec: StageSpec, home: str) -> Plan:
+    """Return the plan of one stage alone, which is all that its tasks need."""
+    return replace(plan, stages=(spec,), home=home)

@@ -1,0 +1,265 @@
+"""What runs in a task of a micro-batch: the lanes of the partitions whose rows come to it.
+
+What it is: `run_lanes`, which Spark calls with Arrow batches and which yields a report for each lane
+once everything planned for it is acknowledged; and `Ports`, what a worker process keeps between
+tasks.
+What it must not know: the number of the batch, the task or the attempt.
+
+Invariants:
+    A lane ends where the driver's plan ends, not at its last row; a task succeeds only when every
+    lane it ran is acknowledged up to there, by whomever.
+    A lane whose frontier lies before the planned start is refused before a row of it is taken.
+    What is kept between tasks is a cache: a process may be gone at any moment.
+    What goes wrong in a lane is told in a report, so that Spark does not try again what will fail
+    again; only what kills the process is left to Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dedup.catalog.open import open_catalog
+from dedup.errors import DeliveryError, Unavailable
+from dedup.local.home import Home
+from dedup.local.index import LaneIndex
+from dedup.model import Source, TopicId
+from delivery.host.clock import SystemClock
+from delivery.host.lane import LaneTask
+from delivery.host.memory import calm_collector
+from delivery.host.progress import LaneProgress
+from delivery.host.senders import Senders
+from delivery.host.spec import Plan, StageSpec
+from delivery.host.worker import check
+from delivery.kafka.opening import open_client
+from delivery.kafka.port import empty
+from delivery.microbatch.columns import batch_of, split
+from delivery.points import At, nowhere
+from delivery.ports import Emitter
+from delivery.resident.failures import document_of
+
+__all__ = ["REPORT", "Job", "Ports", "finish_lanes", "run_lanes"]
+
+#: What a task yields: a JSON document for each lane.
+REPORT = "report string"
+#: Rows wait for the end of the task or a full bundle, whichever is first.
+_FOR_A_BUNDLE = float("inf")
+#: Runs of queries whose ports a worker process keeps; the oldest goes.
+RUNS_MAX = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What the driver gives the tasks of one batch.
+
+    Attributes:
+        plan: the pipeline, of this stage alone.
+        run: which start of the query it is; what a process keeps is kept under it.
+        topic: identity of the topic that the stage reads.
+        ranges: partition → the planned range.
+    """
+
+    plan: Plan
+    run: str
+    topic: TopicId
+    ranges: Mapping[int, tuple[int, int]]
+
+    def __repr__(self) -> str:
+        # Spark prints closures; Kafka's options are secrets.
+        return f"Job({self.spec.name!r})"
+
+    @property
+    def spec(self) -> StageSpec:
+        """The stage."""
+        return self.plan.stages[0]
+
+
+class Ports:
+    """What lanes of one stage need in this process.
+
+    Args:
+        plan: the pipeline, of this stage alone.
+        at: is told each named step.
+    """
+
+    def __init__(self, plan: Plan, at: At = nowhere) -> None:
+        self.plan = plan
+        self.spec = plan.stages[0]
+        self.client = open_client(plan.kafka, plan.options, plan.client)
+        self.catalog = open_catalog(plan.catalog)
+        self._home = Home(Path(plan.home)) if plan.home else None
+        self._at = at
+        self._clock = SystemClock(threading.Event())
+        self._emitter: Emitter | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._kept: dict[str, tuple[LaneIndex, Senders]] = {}
+
+    def lane(self, source: Source) -> LaneTask:
+        """Return a lane that is not open yet."""
+        from connectors.kafka import KafkaReader  # noqa: PLC0415 - the composition root knows all
+
+        name, spec = self.spec.lane(source), self.spec
+        if name not in self._kept:
+            index = LaneIndex(self.catalog, name, window_ms=spec.window_ms, home=self._home)
+            self._kept[name] = index, Senders(self.catalog, source.topic)
+        if spec.threads > 1 and self._pool is None:
+            self._pool = ThreadPoolExecutor(spec.threads, f"delivery-{spec.name}")
+        index, senders = self._kept[name]
+        return LaneTask(
+            spec,
+            source,
+            catalog=self.catalog,
+            home=self._home,
+            clock=self._clock,
+            reader=KafkaReader(self.client, spec.reads, [source.partition]),
+            emitter=self._emit(),
+            pool=self._pool,
+            index=index,
+            senders=senders,
+            at=self._at,
+        )
+
+    def _emit(self) -> Emitter:
+        from sinks.kafka import KafkaEmitter  # noqa: PLC0415 - the composition root knows all
+
+        if self._emitter is None:
+            by_id = (0,) if self.spec.by_id else ()
+            self._emitter = KafkaEmitter(self.client, self.spec.topics, by_id=by_id)
+        return self._emitter
+
+    def close(self) -> None:
+        """Let go of everything. May be called twice."""
+        for index, _ in self._kept.values():
+            with suppress(DeliveryError):
+                index.close()
+        self._kept.clear()
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+        close = getattr(self._emitter, "close", None)
+        if close is not None:
+            close()
+        self.client.close()
+        self.catalog.store.close()
+
+
+#: What this process keeps, by the run of the query; the newest is last.
+_PORTS: dict[str, Ports] = {}
+
+
+def run_lanes(job: Job, tables: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run the lanes of the rows that come, each to the end of its planned range; yield reports."""
+    try:
+        reports = _Lanes(job, _ports(job)).run(tables)
+    except Exception as error:  # noqa: BLE001 - user code may raise anything; it is told
+        _forget(job.run)
+        reports = [{"failed": document_of(error, job.spec.name)}]
+    yield pa.RecordBatch.from_pydict({"report": [json.dumps(report) for report in reports]})
+
+
+def finish_lanes(job: Job, ports: Ports, partitions: Iterable[int]) -> list[dict[str, Any]]:
+    """Bring lanes to the end of their planned ranges, of which there are no rows.
+
+    Raises:
+        DeliveryError: a lane cannot go on; nothing was skipped.
+    """
+    lanes = _Lanes(job, ports)
+    for partition in partitions:
+        lanes.open(Source(job.topic, partition))
+    return lanes.run(())
+
+
+class _Lanes:
+    """The lanes of one task."""
+
+    def __init__(self, job: Job, ports: Ports) -> None:
+        self._job = job
+        self._ports = ports
+        self._lanes: dict[Source, LaneTask] = {}
+
+    def run(self, tables: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
+        for table in tables:
+            for piece, source in split(table, self._source):
+                lane = self._lanes.get(source) or self.open(source)
+                batch = batch_of(piece, source)
+                lane.take(batch, int(batch.offsets[-1]) + 1)
+                self._turn(lane, _FOR_A_BUNDLE)
+        return [self._finish(source, lane) for source, lane in self._lanes.items()]
+
+    def _source(self, _topic: str, partition: int) -> Source:
+        return Source(self._job.topic, partition)
+
+    def open(self, source: Source) -> LaneTask:
+        start, _ = self._job.ranges[source.partition]
+        lane = self._lanes[source] = self._ports.lane(source)
+        lane.open(start)
+        check(lane)
+        if lane.planned < start:
+            raise Unavailable(
+                "run a lane",
+                lane.name,
+                f"its frontier is {lane.planned}, and Spark planned from {start}: somebody put the "
+                "catalog back; nothing was skipped: the query begins again from the frontier",
+            )
+        return lane
+
+    def _turn(self, lane: LaneTask, linger: float) -> None:
+        while lane.turn(linger=linger):
+            check(lane)
+
+    def _finish(self, source: Source, lane: LaneTask) -> dict[str, Any]:
+        _, end = self._job.ranges[source.partition]
+        lane.take(empty(source), end)
+        self._turn(lane, 0.0)
+        lane.end_at(end)
+        check(lane)
+        if lane.stopped is None:
+            raise Unavailable(
+                "finish a lane",
+                lane.name,
+                f"it stands at {lane.frontier}, not at {end}, with nothing left to do; nothing was "
+                "skipped: the query begins again from the frontier",
+            )
+        done = LaneProgress(
+            lane=lane.name,
+            stage=lane.spec.name,
+            seq=lane.seq,
+            frontier=lane.frontier,
+            end=None,
+            counters=lane.counters.document(),
+        )
+        return {"partition": source.partition, "done": asdict(done)}
+
+
+def _ports(job: Job) -> Ports:
+    if job.run not in _PORTS:
+        if not _PORTS:
+            calm_collector()
+        while len(_PORTS) >= RUNS_MAX:
+            _forget(next(iter(_PORTS)))
+        _PORTS[job.run] = Ports(job.plan, at_of_environment())
+    return _PORTS[job.run]
+
+
+def _forget(run: str) -> None:
+    ports = _PORTS.pop(run, None)
+    if ports is not None:
+        with suppress(DeliveryError):
+            ports.close()
+
+
+def at_of_environment() -> At:
+    """Return what is told each named step: nothing but in tests."""
+    if "DELIVERY_KILL_AT" not in os.environ:
+        return nowhere
+    from delivery.host.killing import killer  # noqa: PLC0415 - only tests of crashes load it
+
+    return killer()

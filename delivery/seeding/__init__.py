@@ -1,0 +1,1 @@
+"""Switching on beside what ran before: seeded ids, and starting positions of another job."""

@@ -1,0 +1,48 @@
+"""A Spark driver that tests kill: every stage of a pipeline, until nothing is left to do.
+
+What it is: a program. Its arguments are a pipeline as JSON, an engine's package, a master, and a file that
+appears when no more records come in.
+What it must not know: who kills it or its processes, when.
+
+Invariants:
+    It ends with 0 only if the engine says that everything in the input topics is delivered.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+
+from delivery.host.killing import VARIABLE
+from delivery.spark import spark_session
+from tests.acceptance.kit import POLL_SECONDS, ROOT
+from tests.acceptance.lifeline import hold
+from tests.acceptance.pricing import Pipeline
+
+
+def main(pipeline: Pipeline, engine: str, master: str, complete: Path) -> None:
+    """Run every stage to the end."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    for noisy in ("py4j", "kafka"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    conf = {"spark.log.level": "OFF", "spark.executorEnv.PYTHONPATH": str(ROOT)}
+    if VARIABLE in os.environ:
+        conf[f"spark.executorEnv.{VARIABLE}"] = os.environ[VARIABLE]
+    spark = spark_session("acceptance", master, conf=conf)
+    query = import_module(f"delivery.{engine}").start(pipeline.plan, spark)
+    while not complete.exists():
+        assert not query.awaitTermination(0), "it ends only when it is told to"
+        time.sleep(POLL_SECONDS)
+    query.processAllAvailable()
+    query.stop()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    hold()
+    main(Pipeline(**json.loads(sys.argv[1])), sys.argv[2], sys.argv[3], Path(sys.argv[4]))

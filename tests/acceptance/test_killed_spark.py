@@ -1,0 +1,102 @@
+"""Spark's workers, executors and drivers are killed under running pipelines: once for each record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from delivery.host.killing import EXECUTOR
+from delivery.points import MID_EMIT, POINTS, STORED_NOT_SEALED
+from tests.acceptance.kit import Kills, Trial, Worker, prove, shares, until
+from tests.acceptance.pricing import Pipeline
+
+ENGINES = ("resident",)
+CATALOGS = ("sqlite", "cassandra")
+VICTIMS = ("worker", "executor", "driver")
+RECORDS = 400
+#: Python workers die alone here; executors and the driver are one process.
+LOCAL = "local[3,4]"
+#: Executors are processes of their own.
+CLUSTER = "local-cluster[2,1,1024]"
+#: A session takes six seconds on two idle cores, an executor five to be replaced.
+SECONDS_MAX = 240.0
+
+Kill = tuple[str, str]
+
+
+def killed(
+    trial: Trial, engine: str, master: str, kills: tuple[Kill, ...], directory: Path
+) -> None:
+    """Kill one victim after the other, each while records come in, and judge."""
+    told = Kills(directory / "kills")
+    driver = trial.drive(engine, master, told.kill_at)
+    for part, (point, victim) in zip(shares(trial.traffic.rows, len(kills)), kills, strict=True):
+        told.arm(point, _words(victim, driver))
+        trial.send(part)
+        until(f"a {victim} dies at {point}", lambda at=point: told.happened(at), SECONDS_MAX)  # type: ignore[misc]
+        if victim == "driver":
+            driver.ended(-9)
+            driver = trial.drive(engine, master, told.kill_at)
+    trial.complete.touch()
+    driver.ended(0, SECONDS_MAX)
+    prove(trial)
+
+
+def _words(victim: str, driver: Worker) -> str:
+    return {"worker": "", "executor": EXECUTOR, "driver": str(driver.process.pid)}[victim]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_worker_killed_at_every_point_of_a_running_pipeline(
+    engine: str, sqlite_pipeline: Pipeline, tmp_path: Path
+) -> None:
+    trial = Trial.of(sqlite_pipeline, tmp_path, seed=31, count=RECORDS)
+    kills = tuple((point, "worker") for point in POINTS)
+    killed(trial, engine, LOCAL, kills, tmp_path)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("catalog", CATALOGS)
+def test_an_executor_and_a_driver_killed(
+    engine: str, catalog: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    pipeline: Pipeline = request.getfixturevalue(f"{catalog}_pipeline")
+    trial = Trial.of(pipeline, tmp_path, seed=37, count=RECORDS)
+    kills = ((STORED_NOT_SEALED, "executor"), (MID_EMIT, "driver"))
+    killed(trial, engine, CLUSTER, kills, tmp_path)
+
+
+#: Every point with every victim, on one of the engines with one of the catalogs each, so that any
+#: two of all four meet.
+PLACES = tuple((engine, catalog) for engine in ENGINES for catalog in CATALOGS)
+PAIRWISE: dict[tuple[str, str], tuple[Kill, ...]] = {
+    place: tuple(
+        (point, victim)
+        for row, point in enumerate(POINTS)
+        for column, victim in enumerate(VICTIMS)
+        if (row + column) % len(PLACES) == number
+    )
+    for number, place in enumerate(PLACES)
+}
+
+
+def test_any_two_of_point_victim_catalog_and_engine_meet() -> None:
+    rows = [(p, v, c, e) for (e, c), kills in PAIRWISE.items() for p, v in kills]
+    every = (POINTS, VICTIMS, CATALOGS, ENGINES)
+    for one in range(4):
+        for other in range(one):
+            met = {(row[one], row[other]) for row in rows}
+            assert met == {(a, b) for a in every[one] for b in every[other]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", PLACES, ids="-".join)
+def test_points_victims_catalogs_and_engines_pairwise(
+    place: tuple[str, str], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    engine, catalog = place
+    pipeline: Pipeline = request.getfixturevalue(f"{catalog}_pipeline")
+    kills = PAIRWISE[place]
+    trial = Trial.of(pipeline, tmp_path, seed=41, count=len(kills) * 60)
+    killed(trial, engine, CLUSTER, kills, tmp_path)

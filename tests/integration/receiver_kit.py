@@ -1,0 +1,165 @@
+"""What the suites over receivers share, and the program that they start and kill.
+
+What it is: records into a topic, a receiver whose effect is a row for each record, and a `main`
+that runs one in a process of its own and dies at a named point.
+What it must not know: any single test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from confluent_kafka import Producer
+
+from delivery import Delivery
+from delivery.api import passed_on
+from delivery.host.spec import Plan, StageSpec
+from delivery.kafka.opening import open_client
+from delivery.kafka.port import TopicSettings
+from delivery.points import At, nowhere
+from delivery.receiver import Bundle, Receiver
+
+PIPELINE = "shop"
+#: Small, so that a few hundred records make many bundles.
+BUNDLE_ROWS = 40
+PARTITIONS = 2
+#: How long a process of a test may take, on a busy machine.
+PROCESS_SECONDS_MAX = 120.0
+
+
+class World(NamedTuple):
+    """A topic, a catalog and a user's database."""
+
+    bootstrap: str
+    topic: str
+    root: Path
+
+    @property
+    def database(self) -> Path:
+        """The user's."""
+        return self.root / "billing.db"
+
+    @property
+    def plan(self) -> Plan:
+        """Catalog and cluster."""
+        return self.delivery.plan
+
+    @property
+    def delivery(self) -> Delivery:
+        """The pipeline."""
+        return Delivery(
+            catalog=f"sqlite:{self.root / 'catalog.db'}", kafka=self.bootstrap, pipeline=PIPELINE
+        )
+
+    def make(self, partitions: int = PARTITIONS) -> World:
+        """Create the topic and the user's table."""
+        with open_client(self.bootstrap) as client:
+            client.create(self.topic, TopicSettings(partitions=partitions))
+        with closing(sqlite3.connect(self.database)) as connection:
+            connection.execute("CREATE TABLE effect (id TEXT, place INTEGER, made BLOB)")
+            connection.commit()
+        return self
+
+    def send(self, ids: Iterable[int], partitions: int = PARTITIONS) -> None:
+        """Publish a record for each id; repeats of one go into one partition."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})
+        for one in ids:
+            producer.produce(
+                self.topic,
+                json.dumps({"id": one}),
+                partition=one % partitions,
+                headers=[("id", str(one).encode())],
+            )
+        producer.flush()
+
+    def receiver(self, group: str = "billing", *, at: At = nowhere, **options: Any) -> Receiver:
+        """Return a receiver of small bundles."""
+        spec = StageSpec(
+            pipeline=PIPELINE,
+            name=group,
+            reads=self.topic,
+            call=passed_on,
+            named=options.pop("named", "header:id"),
+            bundle_rows=options.pop("bundle_rows", BUNDLE_ROWS),
+        )
+        return Receiver(self.plan, spec, at=at, **options)
+
+    def effects(self) -> Counter[str]:
+        """Return how often each record had its effect."""
+        with closing(sqlite3.connect(self.database)) as connection:
+            return Counter(name for (name,) in connection.execute("SELECT id FROM effect"))
+
+
+def rows(bundle: Bundle) -> list[tuple[str, int, bytes]]:
+    """Return the effect of a bundle: a row for each record, with something new in each."""
+    return [(str(record.json()["id"]), record.offset, os.urandom(8)) for record in bundle.records()]
+
+
+def consume(world: World, receiver: Receiver) -> int:
+    """Let every record have its effect, up to the end; return how many bundles it took."""
+    bundles = 0
+    with closing(sqlite3.connect(world.database)) as connection:
+        for bundle in receiver:
+            with bundle.once(connection) as tx:
+                tx.executemany("INSERT INTO effect VALUES (?, ?, ?)", rows(bundle))
+            bundles += 1
+    return bundles
+
+
+def once_each(ids: Iterable[int]) -> Counter[str]:
+    """Return the effects that are right."""
+    return Counter(str(one) for one in set(ids))
+
+
+class Killer:
+    """Dies at the n-th time that a point is passed."""
+
+    def __init__(self, point: str, time: int) -> None:
+        self._point = point
+        self._left = time
+
+    def __call__(self, point: str) -> None:
+        """Count, and die."""
+        self._left -= point == self._point
+        if self._point and not self._left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def command(world: World, *words: str) -> list[str]:
+    """Return how the program below is started."""
+    return [
+        sys.executable,
+        "-m",
+        "tests.integration.receiver_kit",
+        *world[:2],
+        str(world.root),
+        *words,
+    ]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Consume in this process: BOOTSTRAP TOPIC ROOT WAY BOUNDED POINT TIME."""
+    bootstrap, topic, root, way, bounded, point, time = arguments
+    world = World(bootstrap, topic, Path(root))
+    receiver = world.receiver(at=Killer(point, int(time)), bounded=bounded == "bounded")
+    if way == "once":
+        consume(world, receiver)
+        return
+    with closing(sqlite3.connect(world.database, isolation_level=None)) as connection:
+        for bundle in receiver:
+            # The user's own effect, idempotent or not: here it is not, so that repeats show.
+            connection.executemany("INSERT INTO effect VALUES (?, ?, ?)", rows(bundle))
+            bundle.done()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
