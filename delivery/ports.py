@@ -1,6 +1,6 @@
 """What a lane runner needs from the world: the ports that hosts, connectors and sinks fill.
 
-What it is: protocols only.
+What it is: protocols, and the one check that every clock is held to.
 What it must not know: any implementation.
 
 Invariants stand at each port; the conformance of an implementation is tested behind the faulty
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from dedup.errors import InvalidUsage
 from dedup.model import IDENTITY_BYTES, Frontier, Source, TopicId
 from delivery.batch import Batch, Emission, Emissions, Rows, batches_of
 from delivery.records import Output, Record
@@ -35,6 +36,7 @@ __all__ = [
     "Stage",
     "TopicId",
     "batches_of",
+    "checked_identity",
 ]
 
 
@@ -124,3 +126,15 @@ class Clock(Protocol):
 
     def back_off(self, losses: int) -> None:
         """Wait after `losses` lost races in a row, with some spread, so that somebody wins."""
+
+
+def checked_identity(identity: bytes, lane: str) -> bytes:
+    """Return an identity that a clock gave, if it is one."""
+    if len(identity) == IDENTITY_BYTES:
+        return identity
+    raise InvalidUsage(
+        "make an identity",
+        lane,
+        f"the clock gave {len(identity)} bytes and an identity has {IDENTITY_BYTES}; "
+        "nothing was written: let it return uuid4().bytes",
+    )

@@ -16,19 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
+from functools import partial
 from itertools import repeat
 from typing import Any, ClassVar, TypeVar
 
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.store import Blob
 from dedup.errors import DeliveryError, Indeterminate, InvalidUsage, Unavailable
-from dedup.formats.dropped import dropped_chunks
-from dedup.formats.segment import segment_chunks
 from dedup.model import (
-    IDENTITY_BYTES,
     Attempt,
-    BlobRef,
     Counts,
     Frontier,
     Head,
@@ -42,13 +38,14 @@ from dedup.model import (
 from delivery import points
 from delivery.batch import Batch, Emissions, Rows, beyond, within
 from delivery.judge import Judge
-from delivery.outputs import Origin, content_digest, decode_outputs, emissions, encode_outputs
+from delivery.outputs import content_digest, decode_outputs, emissions
 from delivery.points import At, nowhere
-from delivery.ports import Clock, Emitter, Reader, Stage
+from delivery.ports import Clock, Emitter, Reader, Stage, checked_identity
 from delivery.protocol import messages as m
 from delivery.protocol.lane import handle
 from delivery.protocol.state import Lane, Limits
 from delivery.stage import Policy, StoppedByRecordError, run_fresh
+from delivery.storing import store_bundle
 from delivery.work import State, Work
 
 _T = TypeVar("_T")
@@ -258,39 +255,19 @@ class LaneRunner:
         work = self.state.work.get(store.ticket)
         if work is None:
             return None
-        work.origin = Origin(lane=self.name, ref=store.ref, minted_at_ms=store.minted_at_ms)
-        slot = Slot(self.name, store.ref.incarnation, store.ref.seq, store.ref.attempt)
-        chunks = encode_outputs(work.origin, work.rows)
-        self._at(points.BEFORE_OUTPUT)
-        outputs = self._put(Blob.OUTPUTS, slot, chunks, len(work.rows))
-        self._at(points.MID_OUTPUT)
-        work.parts = work.verdicts.parts(store.lane_time_ms)
-        ids = segment_chunks(work.parts)
-        segment = self._put(Blob.SEGMENT, slot, ids, len(work.verdicts.ids))
-        drops = dropped_chunks(work.verdicts.dropped)
-        dropped = self._put(Blob.DROPPED, slot, drops, len(work.verdicts.dropped))
-        seal = Seal(
-            ref=store.ref,
-            start=store.start,
-            end=store.end,
-            minted_at_ms=store.minted_at_ms,
-            lane_time_ms=store.lane_time_ms,
-            code=self._stage.code,
-            counts=replace(work.verdicts.counts, dead_letter=work.dead_letters),
-            learned=work.verdicts.learned,
-            outputs=outputs,
-            segment=segment,
-            dropped=dropped,
-            inline_outputs=self._catalog.inline(chunks),
-            inline_segment=self._catalog.inline(ids),
-            inline_dropped=self._catalog.inline(drops),
+        seal = self._again(
+            partial(
+                store_bundle,
+                self._catalog,
+                self.name,
+                store,
+                work,
+                code=self._stage.code,
+                at=self._at,
+            )
         )
         work.seal = seal
         return m.Stored(store.ticket, seal)
-
-    def _put(self, kind: Blob, slot: Slot, chunks: Sequence[bytes], rows: int) -> BlobRef:
-        """Store chunks; nothing refers to them yet, so the same call again is always right."""
-        return self._again(lambda: self._catalog.put(kind, slot, chunks, rows))
 
     def _append(self, append: m.Append) -> m.Event:
         self._at(points.STORED_NOT_SEALED)
@@ -382,15 +359,7 @@ class LaneRunner:
                 self._judge.took(work.seal, work.parts)
 
     def _fresh(self) -> bytes:
-        identity = self._clock.fresh()
-        if len(identity) != IDENTITY_BYTES:
-            raise InvalidUsage(
-                "make an identity",
-                self.name,
-                f"the clock gave {len(identity)} bytes and an identity has {IDENTITY_BYTES}; "
-                "nothing was written: let it return uuid4().bytes",
-            )
-        return identity
+        return checked_identity(self._clock.fresh(), self.name)
 
     def _again(self, call: Callable[[], _T]) -> _T:
         """Repeat a call that changes nothing when it is repeated, while the world is away."""

@@ -9,12 +9,14 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from delivery.kafka.port import Client
 from delivery.points import At, nowhere
-from delivery.ports import Reader
+from delivery.ports import Emitter, Reader
 from delivery.sinks import Ledger
 
-__all__ = ["file_of", "open_ledger", "open_reader"]
+__all__ = ["file_of", "open_emitter", "open_ledger", "open_reader"]
 
 
 def open_reader(client: Client, topic: str, partition: int) -> Reader:
@@ -22,6 +24,13 @@ def open_reader(client: Client, topic: str, partition: int) -> Reader:
     from connectors.kafka import KafkaReader  # noqa: PLC0415 - see the module
 
     return KafkaReader(client, topic, [partition])
+
+
+def open_emitter(client: Client, topics: Sequence[str], *, by_id: bool = False) -> Emitter:
+    """Return where the outputs of a stage go, by edge; records may be placed by their kept ids."""
+    from sinks.kafka import KafkaEmitter  # noqa: PLC0415 - see the module
+
+    return KafkaEmitter(client, topics, by_id=(0,) if by_id else ())
 
 
 def open_ledger(path: str, at: At = nowhere) -> Ledger:

@@ -96,9 +96,9 @@ MUTANTS = (
         "zombie",
         (
             Edit(
-                RUNNER + "_store",
-                "store.ref.seq, store.ref.attempt)",
-                "store.ref.seq, bytes(16))",
+                "delivery.storing:store_bundle",
+                "ref.seq, ref.attempt)",
+                "ref.seq, bytes(16))",
             ),
             Edit(
                 CATALOG + "Catalog.get",

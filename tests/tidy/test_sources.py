@@ -28,7 +28,7 @@ IMPURE_CALLS = ("breakpoint", "input", "open", "print")
 
 #: Where adapters may be named: the command line, and the testing kit, which puts together a world
 #: made of memory.
-COMPOSITION_ROOTS = ("delivery/cli/", "delivery/testing/")
+COMPOSITION_ROOTS = ("delivery/cli/", "delivery/testing/", "delivery/host/adapters.py")
 #: Where the built-in hash may stand: it recognises states within one process, and nothing is stored.
 HASHING = ("delivery/testing/",)
 
