@@ -26,6 +26,7 @@ from dedup.catalog.open import open_catalog
 from dedup.errors import Corrupt, DeliveryError, Fenced, Indeterminate, InvalidUsage, Unavailable
 from dedup.local.home import Home
 from dedup.model import Source
+from delivery.host.adapters import open_emitter, open_reader
 from delivery.host.clock import SystemClock
 from delivery.host.counters import Counters
 from delivery.host.lane import LaneTask
@@ -313,16 +314,11 @@ class Worker:
         return self._consumers[spec.name]
 
     def _reader(self, spec: StageSpec, source: Source) -> Reader:
-        from connectors.kafka import KafkaReader  # noqa: PLC0415 - the composition root knows all
-
-        return KafkaReader(self._client, spec.reads, [source.partition])
+        return open_reader(self._client, spec.reads, source.partition)
 
     def _emitter(self, spec: StageSpec) -> Emitter:
-        from sinks.kafka import KafkaEmitter  # noqa: PLC0415 - the composition root knows all
-
         if spec.name not in self._emitters:
-            by_id = (0,) if spec.by_id else ()
-            self._emitters[spec.name] = KafkaEmitter(self._client, spec.topics, by_id=by_id)
+            self._emitters[spec.name] = open_emitter(self._client, spec)
         return self._emitters[spec.name]
 
     def _pool(self, spec: StageSpec) -> ThreadPoolExecutor | None:

@@ -33,6 +33,7 @@ from dedup.errors import DeliveryError, Unavailable
 from dedup.local.home import Home
 from dedup.local.index import LaneIndex
 from dedup.model import Source, TopicId
+from delivery.host.adapters import open_emitter
 from delivery.host.clock import SystemClock
 from delivery.host.lane import LaneTask
 from delivery.host.memory import calm_collector
@@ -129,11 +130,8 @@ class Ports:
         )
 
     def _emit(self) -> Emitter:
-        from sinks.kafka import KafkaEmitter  # noqa: PLC0415 - the composition root knows all
-
         if self._emitter is None:
-            by_id = (0,) if self.spec.by_id else ()
-            self._emitter = KafkaEmitter(self.client, self.spec.topics, by_id=by_id)
+            self._emitter = open_emitter(self.client, self.spec)
         return self._emitter
 
     def close(self) -> None:
