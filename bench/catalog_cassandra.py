@@ -13,18 +13,24 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 from cassandra import ConsistencyLevel
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
 from cassandra.policies import FallthroughRetryPolicy, RoundRobinPolicy
 
 from bench.catalog import APPENDS, CHUNK_BYTES, CHUNKS, Lane, carried, timed
-from bench.harness import Benchmark, Contestant, Goal, Lab
+from bench.harness import Benchmark, Contestant, Goal, Lab, Turn
+from dedup.catalog.cassandra import CassandraStore
+from dedup.catalog.cassandra.cql import CHUNKS as CHUNK_STATEMENTS
+from dedup.catalog.cassandra.errors import Access
+from dedup.catalog.cassandra.window import Window
 from dedup.catalog.open import open_catalog
 from dedup.catalog.store import Blob
 from dedup.model import Attempt, Incarnation, Slot
@@ -164,7 +170,77 @@ def _cassandra_blobs_staged(lab: Lab) -> Iterator[list[Contestant]]:
         ]
 
 
+# Bundles from small to large -----------------------------------------------------------------------
+
+
+@contextmanager
+def _bundles_staged(number: int, kib: int, lab: Lab) -> Iterator[list[Contestant]]:
+    with ExitStack() as stack:
+        services = lab.cassandra()
+        store = CassandraStore.open(_url(services, "bench_bundles"))
+        stack.callback(store.close)
+        lane, owner, seqs = uuid4().hex, Incarnation(os.urandom(16)), iter(range(1 << 62))
+
+        def bare(chunks: Sequence[bytes]) -> None:
+            # The same session, settings and window, without the note of the slot.
+            connection = store._connection  # noqa: SLF001 - bare means the same session
+            seq, attempt = next(seqs), os.urandom(16)
+            with Window(connection, "insert", lane, Access.WRITE) as window:
+                for at, chunk in enumerate(chunks):
+                    key = (f"{lane}/bare", owner, seq, attempt, at)
+                    window.send(CHUNK_STATEMENTS[Blob.OUTPUTS].put, (*key, chunk), len(chunk))
+
+        def put(chunks: Sequence[bytes]) -> None:
+            slot = Slot(lane, owner, next(seqs), Attempt(os.urandom(16)))
+            store.put(Blob.OUTPUTS, slot, chunks)
+
+        def turn(act: Callable[[Sequence[bytes]], None]) -> Turn:
+            seconds = []
+            for _ in range(BUNDLES):
+                chunks = [os.urandom(kib * 1024) for _ in range(number)]
+                begin = time.perf_counter()
+                act(chunks)
+                seconds.append(time.perf_counter() - begin)
+            return Turn(seconds=tuple(seconds))
+
+        yield [
+            Contestant(name=name, turn=partial(turn, act), servers=_pids(services))
+            for name, act in (("bare loop", bare), ("put", put))
+        ]
+
+
+def _bundles(number: int, kib: int, rounds: int, goal: Goal) -> Benchmark:
+    return Benchmark(
+        name=f"cassandra-bundle-{number}x{kib}",
+        says=f"A bundle of {number} chunks of {kib} KiB stored in Cassandra, beside the same inserts "
+        "through the same session and window: what is left is the note of the slot.",
+        unit="bundle",
+        staged=partial(_bundles_staged, number, kib),
+        baseline="bare loop",
+        rounds=(rounds, 1),
+        warmups=5,
+        goals=(goal,),
+    )
+
+
+#: A small bundle pays a round trip for the note of its slot; in a large one it disappears.
+_NOTE = Goal(
+    says="a small bundle beyond its inserts",
+    contestant="put",
+    measure="over_ms",
+    unit="ms",
+    at_most=4,
+)
+_RATE = Goal(
+    says="bundles a second / a bare loop's", contestant="put", measure="speed", at_least=0.8
+)
+
 BENCHMARKS = (
+    _bundles(1, 64, 75, _NOTE),
+    _bundles(1, 256, 40, _NOTE),
+    _bundles(2, 512, 20, _RATE),
+    _bundles(8, 512, 10, _RATE),
+    _bundles(32, 512, 3, _RATE),
     Benchmark(
         name="cassandra-append",
         says="A seal in a Cassandra catalog on one node, beside a bare INSERT IF NOT EXISTS of a "

@@ -23,6 +23,7 @@ from dedup.errors import InvalidUsage
 from dedup.expiry import WINDOW_MS_DEFAULT
 from delivery.host.spec import Conflicts, Plan, StageSpec
 from delivery.naming import IdFrom
+from delivery.wrap.ends import Ends
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +44,7 @@ _UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 REKEYED_PARTITIONS = 8
 
 
-class Delivery:
+class Delivery(Ends):
     """A pipeline.
 
     Args:
@@ -72,6 +73,7 @@ class Delivery:
         self.client = client
         self.home = home
         self._stages: dict[str, StageSpec] = {}
+        self._wrapped = {}
 
     def __repr__(self) -> str:
         # Options and the catalog's URL may hold a password.
@@ -117,6 +119,8 @@ class Delivery:
         Args:
             reads: topic of the input edge.
             writes: topic, or topics, of the output edges; `output.to(1)` goes to the second.
+                Other sinks by their URLs: "files:PATH", "files:PATH?format=jsonl",
+                "cassandra://host:9042/keyspace/table".
             name: of the stage; by default the function's.
             id_from: how publishers name their records: "header:NAME", "key", "value",
                 "json:FIELD", a function, or None: by their place.

@@ -14,14 +14,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from dedup.catalog.store import RawAck, RawLane
 from dedup.errors import Corrupt, Indeterminate, InvalidUsage, Unavailable
 from dedup.formats.lane import encode_ack
-from dedup.model import IDENTITY_BYTES, Ack, Attempt, HeadRef, Incarnation
+from dedup.model import (
+    IDENTITY_BYTES,
+    Ack,
+    Attempt,
+    Frontier,
+    HeadRef,
+    Incarnation,
+    Source,
+    TopicId,
+)
+from delivery.batch import Emissions
+from delivery.header import NAME, decode_header
 
 __all__ = [
+    "BUNDLE_ROWS_MAX",
     "IDENTITY_BYTES",
     "Attempt",
     "Corrupt",
@@ -35,9 +47,15 @@ __all__ = [
     "RawLane",
     "Transaction",
     "Unavailable",
+    "Written",
     "delivered_with",
     "kind_of",
+    "positions",
+    "written_by",
 ]
+
+#: No bundle has as many rows; what a sink without offsets counts in.
+BUNDLE_ROWS_MAX = 1 << 32
 
 
 class Kind(Enum):
@@ -65,6 +83,40 @@ def kind_of(sink: object) -> Kind:
         type(sink).__name__,
         "it does not say why a bundle written twice counts once; nothing was read or written: let "
         "its attribute `kind` be Kind.STAGED, Kind.SAME_TRANSACTION or Kind.KEYED, and be it",
+    )
+
+
+class Written(NamedTuple):
+    """Which bundle emissions are of."""
+
+    lane: str
+    incarnation: Incarnation
+    seq: int
+
+
+def written_by(emissions: Emissions) -> Written | None:
+    """Return the bundle that emissions are of, from their header; None if they carry none of ours.
+
+    All emissions of one call are of one bundle: a lane emits seal by seal.
+    """
+    headers = emissions.headers[0] if len(emissions) else ()
+    value = next((value for name, value in reversed(headers) if name == NAME), b"")
+    header = decode_header(value)
+    if header is None:
+        return None
+    mark = header.mark
+    return Written(mark.sender, mark.incarnation, mark.seq)
+
+
+def positions(topic: TopicId, emissions: Emissions, written: Written | None) -> Frontier:
+    """Return, as offsets that only grow, how far a sink that has none is written.
+
+    A row's offset is made from its bundle's seq and its place in the bundle.
+    """
+    first = (written.seq if written else 0) * BUNDLE_ROWS_MAX
+    return Frontier.of(
+        (Source(topic, partition), first + row + 1)
+        for row, partition in enumerate(emissions.partitions)
     )
 
 

@@ -22,6 +22,7 @@ from delivery.batch import Emissions, Rows
 from delivery.kafka.partitioner import partitions_of
 from delivery.kafka.port import MESSAGE_BYTES_MIN, Client, Topic
 from delivery.ports import Frontier, Sending, Source, TopicId
+from delivery.sinks import Kind
 
 __all__ = ["KafkaEmitter", "examined"]
 
@@ -37,6 +38,8 @@ class KafkaEmitter:
         internal: those of them that only stages of ours read: none may lose records to compaction.
         by_id: edges whose records are placed by their kept id, for re-keying.
     """
+
+    kind = Kind.KEYED
 
     def __init__(
         self,

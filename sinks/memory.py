@@ -16,6 +16,7 @@ import xxhash
 
 from delivery.broker import MemoryBroker
 from delivery.ports import Emissions, Frontier, Record, Rows, Source, TopicId
+from delivery.sinks import Kind
 
 #: Puts one record into the log and returns its offset; wrapped by tests to let it fail.
 Append = Callable[[Source, Record], int]
@@ -29,6 +30,8 @@ class MemoryEmitter:
         topics: name of the topic behind each edge.
         append: how one record is appended; the broker's own way by default.
     """
+
+    kind = Kind.KEYED
 
     def __init__(
         self, broker: MemoryBroker, topics: Sequence[str], append: Append | None = None

@@ -6,7 +6,8 @@ What it must not know: what a verb does. Nothing heavier than click is imported 
 
 Invariants:
     A verb is a module of this package named in `VERBS` whose `command` is a click command with a
-    help text, an example and `--json` (`output.verb` gives it the last).
+    help text, an example and `--json` (`output.verb` gives it the last). A verb of several words
+    is a package whose `command` is a group of the same kind.
     Exit codes: 0 done, 2 wrong usage, 3 to 6 the kind of error (`dedup.errors`), 130 interrupted;
     1 only where a verb says what it means.
 """
@@ -15,12 +16,18 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
 __all__ = ["VERBS", "main"]
 
-VERBS = ("up", "down", "status", "logs", "doctor", "spark-options")
+VERBS = (
+    *("up", "down", "status", "logs", "doctor"),
+    *("stage", "catalog"),
+    "spark-options",
+)
 
 INTERRUPTED = 130
 
@@ -39,24 +46,33 @@ says how they are, `delivery down` stops them."""
 
 
 class Verbs(click.Group):
-    """A group whose commands are modules, imported by name."""
+    """A group whose commands are modules, imported by name; `verbs` says which.
+
+    Args:
+        verbs: the modules by the names of the verbs.
+        options: whatever a group takes.
+    """
+
+    def __init__(self, verbs: Mapping[str, str], **options: Any) -> None:
+        super().__init__(**options)
+        self.verbs = verbs
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         """Name the verbs, in the order a newcomer needs them."""
-        return list(VERBS)
+        return list(self.verbs)
 
     def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
         """Import a verb."""
-        if name not in VERBS:
+        if name not in self.verbs:
             return None
-        module = name.replace("-", "_")
-        command = importlib.import_module(f"delivery.cli.{module}").command
+        command = importlib.import_module(self.verbs[name]).command
         assert isinstance(command, click.Command)
         return command
 
 
 @click.command(
     cls=Verbs,
+    verbs={name: f"delivery.cli.{name.replace('-', '_')}" for name in VERBS},
     help=_HELP,
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -16,6 +16,7 @@ import functools
 import json
 import shutil
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,9 @@ from dedup.errors import DeliveryError
 __all__ = ["Output", "directory_option", "verb"]
 
 _ERASE_LINE = "\r\x1b[K"
+#: How often one of many steps is shown in place, and as a line of its own.
+_STEP_SECONDS = 0.1
+_LINE_SECONDS = 5.0
 
 
 class Output:
@@ -36,6 +40,7 @@ class Output:
         self.as_json = as_json
         self._in_place = sys.stderr.isatty()
         self._shown = False
+        self._said = 0.0
 
     def progress(self, line: str) -> None:
         """Say what is going on; the next line, or the result, takes its place on a terminal."""
@@ -45,6 +50,13 @@ class Output:
             self._shown = True
         else:
             click.echo(line, err=True)
+
+    def step(self, line: str) -> None:
+        """Say one of very many things that go on; most of them are left out."""
+        now = time.monotonic()
+        if now - self._said >= (_STEP_SECONDS if self._in_place else _LINE_SECONDS):
+            self._said = now
+            self.progress(line)
 
     def result(self, text: str, document: Mapping[str, Any]) -> None:
         """Print the result, as the user wants it."""

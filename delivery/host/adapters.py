@@ -9,12 +9,15 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import groupby
 
+from delivery.host.fan import Fan
+from delivery.host.spec import StageSpec, scheme_of
 from delivery.kafka.port import Client
 from delivery.points import At, nowhere
 from delivery.ports import Emitter, Reader
-from delivery.sinks import Ledger
+from delivery.sinks import Ledger, kind_of
 
 __all__ = ["file_of", "open_emitter", "open_ledger", "open_reader"]
 
@@ -26,11 +29,39 @@ def open_reader(client: Client, topic: str, partition: int) -> Reader:
     return KafkaReader(client, topic, [partition])
 
 
-def open_emitter(client: Client, topics: Sequence[str], *, by_id: bool = False) -> Emitter:
-    """Return where the outputs of a stage go, by edge; records may be placed by their kept ids."""
+def open_emitter(client: Client, spec: StageSpec) -> Emitter:
+    """Return the sink of a stage: Kafka, another one, or several behind one face.
+
+    Raises:
+        DeliveryError: one of them cannot be written to.
+    """
+    parts: list[Emitter] = []
+    for scheme, targets in groupby(spec.topics, scheme_of):
+        if scheme:
+            parts += [_opened(scheme, target) for target in targets]
+        else:
+            by_id = (0,) if spec.by_id and not parts else ()
+            parts.append(_kafka(client, list(targets), by_id))
+    if not parts:
+        parts.append(_kafka(client, (), ()))
+    kind_of(parts[0])
+    return parts[0] if len(parts) == 1 else Fan(parts)
+
+
+def _kafka(client: Client, topics: Sequence[str], by_id: Collection[int]) -> Emitter:
     from sinks.kafka import KafkaEmitter  # noqa: PLC0415 - see the module
 
-    return KafkaEmitter(client, topics, by_id=(0,) if by_id else ())
+    return KafkaEmitter(client, topics, by_id=by_id)
+
+
+def _opened(scheme: str, target: str) -> Emitter:
+    if scheme == "files":
+        from sinks.files import FilesEmitter  # noqa: PLC0415 - see the module
+
+        return FilesEmitter(target)
+    from sinks.cassandra import CassandraEmitter  # noqa: PLC0415 - see the module
+
+    return CassandraEmitter(target)
 
 
 def open_ledger(path: str, at: At = nowhere) -> Ledger:

@@ -28,6 +28,9 @@ BUNDLE_BYTES = 4 * 1024 * 1024
 BUFFER_ROWS_MAX = 2 * BUNDLE_ROWS
 BUFFER_BYTES_MAX = 2 * BUNDLE_BYTES
 
+#: Sinks beside Kafka, by the scheme of their URLs.
+SINKS = ("files", "cassandra")
+
 #: What becomes of a repeat whose payload is not that of the record it repeats.
 Conflicts = Literal["count", "ignore", "error"]
 
@@ -40,7 +43,8 @@ class StageSpec:
         pipeline: name of the pipeline it belongs to.
         name: name of the stage in it.
         reads: topic of the input edge.
-        writes: topics of the output edges, the dead letters' last if it has any.
+        writes: topics of the output edges, or URLs of other sinks: "files:PATH",
+            "cassandra://host:port/keyspace/table".
         call: user code: a record in, records out.
         batch: whether `call` takes an Arrow batch instead.
         code: version of the code, kept in every seal.
@@ -92,11 +96,18 @@ class StageSpec:
                 "started",
             )
         id_from(self.named)
+        for target in self.topics:
+            scheme_of(target)
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics that are written, by edge."""
+        """What is written, by edge: topics, or the URLs of other sinks."""
         return (*self.writes, *((self.dead_letters,) if self.dead_letters else ()))
+
+    @property
+    def kafka_topics(self) -> tuple[str, ...]:
+        """Those of them that are topics of Kafka's."""
+        return tuple(target for target in self.topics if not scheme_of(target))
 
     @property
     def prefix(self) -> str:
@@ -110,6 +121,25 @@ class StageSpec:
     def id_of(self) -> Callable[[Record], bytes | None]:
         """Return how records are named."""
         return id_from(self.named)
+
+
+def scheme_of(target: str) -> str:
+    """Return which sink an output edge names; nothing for a topic of Kafka's.
+
+    Raises:
+        InvalidUsage: there is no such sink.
+    """
+    scheme, colon, _ = target.partition(":")
+    if not colon:
+        return ""
+    if scheme not in SINKS:
+        raise InvalidUsage(
+            "declare a stage",
+            scheme,
+            f"there is no sink of this name; nothing was started: write a topic of Kafka's, or a URL "
+            f"that begins with {' or '.join(SINKS)} and a colon",
+        )
+    return scheme
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,14 +67,14 @@ def prepare(plan: Plan, *, create_topics: bool = False) -> dict[str, Topic]:
 
 def topics_of(client: Client, stages: Sequence[StageSpec], *, create: bool) -> dict[str, Topic]:
     """Describe the topics, making those that may be made, upstream first."""
-    names = list(dict.fromkeys(n for spec in stages for n in (spec.reads, *spec.topics)))
+    names = list(dict.fromkeys(n for spec in stages for n in (spec.reads, *spec.kafka_topics)))
     found = client.describe(names)
     waiting = list(stages)
     while ready := [spec for spec in waiting if spec.reads in found]:
         for spec in ready:
             waiting.remove(spec)
             count = REKEYED_PARTITIONS if spec.by_id else found[spec.reads].partitions
-            for name in spec.topics:
+            for name in spec.kafka_topics:
                 if name not in found and (spec.by_id or create):
                     client.create(name, TopicSettings(partitions=count))
                     found[name] = awaited(client, name)

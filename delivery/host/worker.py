@@ -318,8 +318,7 @@ class Worker:
 
     def _emitter(self, spec: StageSpec) -> Emitter:
         if spec.name not in self._emitters:
-            emitter = open_emitter(self._client, spec.topics, by_id=spec.by_id)
-            self._emitters[spec.name] = emitter
+            self._emitters[spec.name] = open_emitter(self._client, spec)
         return self._emitters[spec.name]
 
     def _pool(self, spec: StageSpec) -> ThreadPoolExecutor | None:

@@ -47,6 +47,7 @@ __all__ = [
     "TopicSettings",
     "awaited",
     "empty",
+    "offset_told",
     "unreadable",
 ]
 
@@ -157,6 +158,22 @@ class Fetched:
     def source(self) -> Source:
         """The partition."""
         return self.batch.source
+
+
+def offset_told(topic: str, source: Source, offset: int) -> int:
+    """Return an offset that a broker gave as a bound of a log.
+
+    Raises:
+        Unavailable: it is none: a broker that has just come back leads a partition before it knows
+            where it ends, says -1, and calls it no error.
+    """
+    if offset < 0:
+        raise Unavailable(
+            "read the bounds of a log",
+            f"{topic}[{source.partition}]",
+            "its broker does not know them yet; nothing was read or skipped: ask again",
+        )
+    return offset
 
 
 def empty(source: Source) -> Batch:

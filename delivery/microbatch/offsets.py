@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,9 @@ class Files(Protocol):
     def names(self, path: str) -> list[str]:
         """Return the names in a directory; none if there is no such directory."""
 
+    def write(self, path: str, text: str) -> None:
+        """Write a file that is not there yet."""
+
     def delete(self) -> None:
         """Delete the directory with everything in it; one that is not there is fine."""
 
@@ -76,6 +80,13 @@ class LocalFiles:
             return [one.name for one in (self._root / path).iterdir()]
         except FileNotFoundError:
             return []
+
+    def write(self, path: str, text: str) -> None:
+        """Write a file that is not there yet."""
+        place = self._root / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with place.open("x") as file:
+            file.write(text)
 
     def delete(self) -> None:
         """Delete the directory with everything in it."""
@@ -109,6 +120,14 @@ class HadoopFiles:
             return []
         return [str(one.getPath().getName()) for one in self._system.listStatus(place)]
 
+    def write(self, path: str, text: str) -> None:
+        """Write a file that is not there yet."""
+        stream = self._system.create(self._jvm.org.apache.hadoop.fs.Path(self._root, path), False)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+
     def delete(self) -> None:
         """Delete the directory with everything in it."""
         self._system.delete(self._root, True)
@@ -138,6 +157,15 @@ class Checkpoint:
         """Return the identity Spark gave the query; None for a directory that is not one yet."""
         text = self._files.read("metadata")
         return None if text is None else str(json.loads(text.strip().splitlines()[-1])["id"])
+
+    def identify(self) -> str:
+        """Return the identity of the query, giving it one before Spark does if it has none."""
+        known = self.query_id()
+        if known is not None:
+            return known
+        fresh = str(uuid.uuid4())
+        self._files.write("metadata", json.dumps({"id": fresh}))
+        return fresh
 
     def committed(self) -> int | None:
         """Return the last batch that Spark knows to be done; None before the first."""
@@ -176,17 +204,6 @@ class Checkpoint:
             for topic, partitions in end.items()
         }
         return Planned(filled, end)
-
-    def resumed(self) -> Offsets | None:
-        """Return up to where the query's work is done, for whoever goes on; None if it never was.
-
-        That is the end of the last batch it committed: what it had planned behind that may be half
-        written, or not at all.
-        """
-        committed = self.committed()
-        if committed is not None:
-            return self.ends(committed)
-        return self._first(None) if self._files.names("sources") else None
 
     def delete(self) -> None:
         """Forget it."""

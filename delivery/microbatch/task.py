@@ -33,7 +33,7 @@ from dedup.errors import DeliveryError, Unavailable
 from dedup.local.home import Home
 from dedup.local.index import LaneIndex
 from dedup.model import Source, TopicId
-from delivery.host.adapters import open_emitter, open_reader
+from delivery.host.adapters import open_emitter
 from delivery.host.clock import SystemClock
 from delivery.host.lane import LaneTask
 from delivery.host.memory import calm_collector
@@ -129,7 +129,7 @@ class Ports:
 
     def _emit(self) -> Emitter:
         if self._emitter is None:
-            self._emitter = open_emitter(self.client, self.spec.topics, by_id=self.spec.by_id)
+            self._emitter = open_emitter(self.client, self.spec)
         return self._emitter
 
     def close(self) -> None:

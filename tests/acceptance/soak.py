@@ -12,6 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import signal
@@ -244,6 +245,8 @@ def main() -> None:
     seed = int(os.environ.get("SOAK_SEED", random.SystemRandom().randrange(1 << 32)))
     cassandra = os.environ.get("SOAK_CATALOG", "sqlite") == "cassandra"
     _say(f"SOAK_SEED={seed} SOAK_SECONDS={seconds:.0f}")
+    # That brokers go away is what this is about; what matters of it is said below.
+    logging.getLogger("delivery").setLevel(logging.CRITICAL)
     with (
         tempfile.TemporaryDirectory(prefix="soak-") as directory,
         ephemeral(kafka=1, cassandra=int(cassandra), report=_say) as services,

@@ -12,6 +12,7 @@ import os
 import signal
 import sqlite3
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import closing
@@ -23,6 +24,7 @@ from confluent_kafka import Producer
 from delivery import Delivery
 from delivery.api import passed_on
 from delivery.host.spec import Plan, StageSpec
+from delivery.host.worker import Worker
 from delivery.kafka.opening import open_client
 from delivery.kafka.port import TopicSettings
 from delivery.points import At, nowhere
@@ -120,12 +122,19 @@ def once_each(ids: Iterable[int]) -> Counter[str]:
     return Counter(str(one) for one in set(ids))
 
 
+def run_out(worker: Worker) -> None:
+    """Let a worker's lanes do everything that there is for them."""
+    deadline = time.monotonic() + PROCESS_SECONDS_MAX
+    while worker.turn() or any(lane.lag != 0 for lane in worker.progress().lanes):
+        assert time.monotonic() < deadline, worker.progress()
+
+
 class Killer:
     """Dies at the n-th time that a point is passed."""
 
-    def __init__(self, point: str, time: int) -> None:
+    def __init__(self, point: str, passes: int) -> None:
         self._point = point
-        self._left = time
+        self._left = passes
 
     def __call__(self, point: str) -> None:
         """Count, and die."""
@@ -147,10 +156,10 @@ def command(world: World, *words: str) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Consume in this process: BOOTSTRAP TOPIC ROOT WAY BOUNDED POINT TIME."""
-    bootstrap, topic, root, way, bounded, point, time = arguments
+    """Consume in this process: BOOTSTRAP TOPIC ROOT WAY BOUNDED POINT PASSES."""
+    bootstrap, topic, root, way, bounded, point, passes = arguments
     world = World(bootstrap, topic, Path(root))
-    receiver = world.receiver(at=Killer(point, int(time)), bounded=bounded == "bounded")
+    receiver = world.receiver(at=Killer(point, int(passes)), bounded=bounded == "bounded")
     if way == "once":
         consume(world, receiver)
         return

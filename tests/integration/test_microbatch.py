@@ -83,12 +83,17 @@ def test_two_drivers_at_once_share_the_work_and_double_nothing(
 ) -> None:
     """They are told to keep their checkpoints in one place, and do not meet there."""
     trial = Trial.of(pipeline, tmp_path, seed=6, count=2 * RECORDS)
-    shared = str(tmp_path / "checkpoint")
-    one, other = job(trial, checkpoint=shared), job(trial, checkpoint=shared)
-    until("both run", lambda: len(list(Path(shared).glob("*/metadata"))) >= 4)
-    trial.send_all()
-    ended(one)
-    ended(other)
+    shared = tmp_path / "checkpoint"
+    one, other = (job(trial, checkpoint=str(shared)) for _ in range(2))
+    try:
+        both = 2 * len(pipeline.stages)
+        until("both run", lambda: len(list(shared.glob("*/metadata"))) >= both, JOB_SECONDS_MAX)
+        trial.send_all()
+        ended(one)
+        ended(other)
+    finally:
+        one.kill()
+        other.kill()
     prove(trial)
 
 

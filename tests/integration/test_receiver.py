@@ -33,6 +33,7 @@ from tests.integration.receiver_kit import (
     consume,
     once_each,
     rows,
+    run_out,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -116,8 +117,7 @@ def test_what_a_stage_emitted_twice_is_received_once(
         with closing(Worker(delivery.plan, at=_failing(point))) as worker:
             try:
                 worker.open(spec, range(PARTITIONS), {})
-                while worker.turn():
-                    pass
+                run_out(worker)
             except _DeadError:
                 continue
     received = world._replace(topic=priced)
@@ -158,8 +158,7 @@ def test_records_of_a_lane_that_the_catalog_does_not_know_stop_it(
     world.send(range(20))
     with closing(Worker(delivery.plan)) as worker:
         worker.open(delivery.stages[0], range(PARTITIONS), {})
-        while worker.turn():
-            pass
+        run_out(worker)
     received = world._replace(topic=priced)
     with pytest.raises(InvalidUsage, match='id_from="delivery"'):
         consume(received, received.receiver(bounded=True, named=None))

@@ -26,9 +26,9 @@ IMPURE = (
 )
 IMPURE_CALLS = ("breakpoint", "input", "open", "print")
 
-#: Where adapters may be named: the command line, and the testing kit, which puts together a world
-#: made of memory.
-COMPOSITION_ROOTS = ("delivery/cli/", "delivery/testing/", "delivery/host/adapters.py")
+#: Where adapters may be named: the command line, the testing kit, which puts together a world made
+#: of memory, and the one module of the hosts that knows which adapter a user's word means.
+COMPOSITION_ROOTS = ("delivery/cli/", "delivery/host/adapters.py", "delivery/testing/")
 #: Where the built-in hash may stand: it recognises states within one process, and nothing is stored.
 HASHING = ("delivery/testing/",)
 

@@ -31,7 +31,24 @@ HEAVY = {
     "xxhash",
 }
 
-NOT_VERBS = {"__init__", "__main__", "output"}
+NOT_VERBS = {"__init__", "__main__", "durations", "output", "tables"}
+
+
+def leaves(parent: click.Group, *words: str) -> dict[tuple[str, ...], click.Command]:
+    """Every verb that does something, by the words that call it."""
+    context = click.Context(parent)
+    found: dict[tuple[str, ...], click.Command] = {}
+    for name in parent.list_commands(context):
+        command = parent.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            found |= leaves(command, *words, name)
+        else:
+            found[*words, name] = command
+    return found
+
+
+LEAVES = leaves(group)
 
 
 @pytest.fixture
@@ -49,17 +66,21 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_verb_is_a_module() -> None:
-    modules = {path.stem for path in Path(delivery.cli.__file__).parent.glob("*.py")}
-    assert modules - NOT_VERBS == {name.replace("-", "_") for name in VERBS}
+    home = Path(delivery.cli.__file__).parent
+    modules = {path.relative_to(home).with_suffix("") for path in home.rglob("*.py")}
+    groups = {path.parent for path in modules if path.name == "__init__"} - {Path()}
+    verbs = {Path(*(word.replace("-", "_") for word in words)) for words in LEAVES}
+    inside = {path for path in modules if path.name not in NOT_VERBS}
+    assert inside == verbs
+    assert {str(path) for path in groups} <= set(VERBS)
 
 
-@pytest.mark.parametrize("name", VERBS)
-def test_every_verb_has_help_an_example_and_json(name: str) -> None:
-    command = group.get_command(click.Context(group), name)
-    assert command is not None
+@pytest.mark.parametrize("words", LEAVES)
+def test_every_verb_has_help_an_example_and_json(words: tuple[str, ...]) -> None:
+    command = LEAVES[words]
     assert command.help
     assert "Example: " in (command.epilog or "")
-    assert f"delivery {name}" in (command.epilog or "")
+    assert f"delivery {' '.join(words)}" in (command.epilog or "")
     options = {option for parameter in command.params for option in parameter.opts}
     assert "--json" in options
     undescribed = [
@@ -70,7 +91,11 @@ def test_every_verb_has_help_an_example_and_json(name: str) -> None:
     assert undescribed == []
 
 
-@pytest.mark.parametrize("arguments", [["--help"], *([name, "--help"] for name in VERBS)])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["catalog", "--help"], *([*words, "--help"] for words in LEAVES)],
+    ids=" ".join,
+)
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     code = (
         "import sys; from delivery.cli import main\n"

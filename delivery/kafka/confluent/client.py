@@ -38,6 +38,7 @@ from delivery.kafka.port import (
     Topic,
     TopicSettings,
     awaited,
+    offset_told,
 )
 
 __all__ = ["ConfluentClient"]
@@ -148,9 +149,10 @@ class ConfluentClient:
         found = {}
         for source in sources:
             try:
-                found[source] = int(by_number[source.partition].result().offset)
+                offset = int(by_number[source.partition].result().offset)
             except KafkaException as error:
                 raise self._unbounded(topic, source, error.args[0]) from None
+            found[source] = offset_told(topic, source, offset)
         return Frontier.of(found.items())
 
     def _unbounded(self, topic: str, source: Source, error: KafkaError) -> DeliveryError:

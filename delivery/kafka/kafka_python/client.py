@@ -33,6 +33,7 @@ from delivery.kafka.port import (
     Topic,
     TopicSettings,
     awaited,
+    offset_told,
 )
 
 __all__ = ["KafkaPythonClient"]
@@ -154,7 +155,9 @@ class KafkaPythonClient:
             ),
         )
         found = {part.partition: answer.offset for part, answer in said.items()}
-        return Frontier.of((source, found[source.partition]) for source in sources)
+        return Frontier.of(
+            (source, offset_told(topic, source, found[source.partition])) for source in sources
+        )
 
     def _told(self, op: str, subject: str, call: Callable[[], Any]) -> Any:
         """Call the library, and translate what it raises."""

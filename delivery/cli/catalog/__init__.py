@@ -1,0 +1,23 @@
+"""`delivery catalog`: what has been decided, looked at and looked after.
+
+What it is: the group of its verbs. What it must not know: what they do.
+"""
+
+from __future__ import annotations
+
+from delivery.cli import Verbs
+
+__all__ = ["command"]
+
+command = Verbs(
+    {
+        "inspect": "delivery.cli.catalog.inspect",
+        "compact": "delivery.cli.catalog.compact",
+    },
+    name="catalog",
+    help="""Look at a catalog and look after it: what it holds, what may go, whether it is whole.
+
+A catalog is named by its URL, as for stages: sqlite:shop.db or cassandra://host:9042/shop. Every
+verb may run beside live jobs.""",
+    epilog="Example: `delivery catalog inspect sqlite:shop.db` says how every lane stands.",
+)

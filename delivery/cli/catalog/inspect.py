@@ -1,0 +1,136 @@
+"""`delivery catalog inspect`: how every lane stands.
+
+What it is: words around `delivery.operate.lanes.inspect`. What it must not know: how it is found.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from delivery.cli.output import Output, verb
+from delivery.cli.tables import ago, number, size, table, when, wide
+
+if TYPE_CHECKING:
+    from delivery.operate.lanes import Lane, Tier
+
+_TITLES = ("lane", "seq", "ack", "coll", "pending", "frontier", "ids", "segments", "bytes", "age")
+
+
+@click.command(
+    epilog="Example: `delivery catalog inspect sqlite:shop.db price` shows the lanes of one stage, "
+    "`delivery catalog inspect sqlite:shop.db price orders-0` all about one of them."
+)
+@click.argument("url")
+@click.argument("stage", required=False)
+@click.argument("lane", required=False)
+@verb
+def command(out: Output, *, url: str, stage: str | None, lane: str | None) -> None:
+    """Say how the lanes of the catalog at URL stand; it is only read.
+
+    STAGE is a stage, or pipeline/stage; LANE what it reads there, as topic-partition. Of each lane:
+    its last seal (seq), up to where outputs are acknowledged and collected, seals that are not
+    acknowledged (pending), the frontier in its input, the ids it holds, the segments they lie in,
+    bytes, and the age of the last seal.
+    """
+    from delivery.operate.lanes import inspect  # noqa: PLC0415  keeps --help light
+    from delivery.operate.opening import chosen, opened  # noqa: PLC0415  see above
+
+    found = []
+    with opened(url) as catalog:
+        names = chosen(catalog, stage, lane)
+        for one in inspect(catalog, names, time.time_ns() // 1_000_000):
+            found.append(one)
+            if len(names) > 1:
+                out.step(f"read {len(found)} of {len(names)} lanes")
+        where = catalog.store.url
+    lines = _story(found[0]) if lane is not None and len(found) == 1 else _table(found)
+    out.result(
+        "\n".join(lines) or "it holds no lanes yet: no stage ever ran on it",
+        {"catalog": where, "lanes": [one.document() for one in found]},
+    )
+
+
+def _table(lanes: list[Lane]) -> list[str]:
+    if not lanes:
+        return []
+    rows = [_row(lane) for lane in lanes]
+    if len(lanes) > 1:
+        rows.append(
+            (
+                f"{len(lanes)} lanes",
+                *("", "", ""),
+                number(sum(lane.pending for lane in lanes)),
+                "",
+                number(sum(lane.ids for lane in lanes)),
+                number(sum(lane.segments for lane in lanes)),
+                size(sum(lane.size for lane in lanes)),
+                "",
+            )
+        )
+    return table(_TITLES, rows, wide())
+
+
+def _row(lane: Lane) -> tuple[str, ...]:
+    return (
+        lane.lane if lane.database is None else f"{lane.lane} (in {lane.database})",
+        number(lane.seq),
+        number(lane.acknowledged),
+        number(lane.collected),
+        number(lane.pending),
+        # A partition lane has its partition in its name.
+        number(lane.frontier[0].offset)
+        if len(lane.frontier) == 1
+        else ", ".join(f"{at.partition}:{at.offset}" for at in lane.frontier) or "-",
+        number(lane.ids),
+        number(lane.segments),
+        size(lane.size),
+        ago(lane.age_ms),
+    )
+
+
+def _story(lane: Lane) -> list[str]:
+    """Return all about one lane."""
+    pending = f"{number(lane.pending)} seals" if lane.pending else "nothing"
+    since = f", the oldest {ago(lane.pending_ms)} old" if lane.pending_ms is not None else ""
+    counts = ", ".join(f"{name} {number(count)}" for name, count in lane.counts.items() if count)
+    entries = "none" if lane.first is None else f"{number(lane.entries)}, from seq {lane.first} on"
+    rows = [
+        ("kept in", lane.database or "the catalog"),
+        ("head", f"seq {lane.seq}, {ago(lane.age_ms)} old, code {lane.code or 'unnamed'}"),
+        ("incarnation", f"{lane.incarnation} ({number(lane.incarnations)} in all)"),
+        ("acknowledged", f"seq {lane.acknowledged}"),
+        ("pending", pending + since),
+        ("collected", f"seq {lane.collected}"),
+        *(("frontier", f"{at.topic} {at.partition}: {at.offset}") for at in lane.frontier),
+        *(("delivered", f"{at.topic} {at.partition}: {at.offset}") for at in lane.delivered),
+        ("lane time", when(lane.lane_time_ms) if lane.lane_time_ms else "-"),
+        ("entries", entries),
+        ("their records", counts or "-"),
+        ("ids", number(lane.ids)),
+        (
+            "segments",
+            f"{lane.unlisted} of entries, {lane.listed} listed, {len(lane.tiers)} merged",
+        ),
+        *(
+            (
+                "merged",
+                _tier(tier),
+            )
+            for tier in lane.tiers
+        ),
+        *(("bytes", f"{name}: {size(count)}") for name, count in lane.sizes.items()),
+        ("losers", number(lane.losers)),
+    ]
+    titles = ("lane", lane.lane)
+    return [line.rstrip() for line in table(titles, rows, wide())]
+
+
+def _tier(tier: Tier) -> str:
+    return (
+        f"{number(tier.ids)} {tier.origin} ids of {when(tier.from_ms)} and "
+        f"{ago(tier.until_ms - tier.from_ms)} on, level {tier.level}, {tier.pieces} pieces, "
+        f"{size(tier.size)}"
+    )

@@ -1,0 +1,102 @@
+"""Tables and figures for people: as wide as the terminal, and readable in a narrow one.
+
+What it is: `table`, and figures in words.
+What it must not know: what the rows are about.
+
+Invariants:
+    A table is aligned where it fits. Where it does not, each row becomes a block of lines; nothing
+    is cut off. What is no terminal has room for everything.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+__all__ = ["ago", "number", "size", "table", "when", "wide"]
+
+_GAP = "  "
+_THOUSAND = 1000
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+_SECOND_MS = 1000
+#: Name of a unit of time, and how many milliseconds it is, the longest first.
+_TIMES = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", _SECOND_MS))
+#: So many of a unit are still said in the next smaller one: 90 s, not 1 min.
+_SMALL = 2
+
+
+def wide() -> int | None:
+    """Return the columns of the terminal; None if the output is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[str]], columns: int | None) -> list[str]:
+    """Return the lines of a table; figures stand to the right.
+
+    Args:
+        titles: of the columns. The first names a row.
+        rows: as many cells each.
+        columns: how wide it may be; None: as wide as it is.
+    """
+    widths = [max(map(len, cells)) for cells in zip(titles, *rows, strict=True)]
+    if columns is not None and sum(widths) + len(_GAP) * (len(widths) - 1) > columns:
+        return [line for row in rows for line in _block(titles, row, columns)]
+    right = [all(_is_figure(row[at]) for row in rows) for at in range(len(titles))]
+    return [
+        _GAP.join(
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(row, widths, right, strict=True)
+        ).rstrip()
+        for row in (titles, *rows)
+    ]
+
+
+def number(count: int) -> str:
+    """Return a number with its thousands apart."""
+    return f"{count:,}"
+
+
+def size(count: int) -> str:
+    """Return bytes in their unit."""
+    amount = float(count)
+    for unit in _UNITS:
+        if amount < _THOUSAND or unit == _UNITS[-1]:
+            return f"{amount:.0f} {unit}" if unit == _UNITS[0] else f"{amount:.1f} {unit}"
+        amount /= _THOUSAND
+    raise AssertionError("the last unit takes everything")
+
+
+def ago(milliseconds: int | None) -> str:
+    """Return a length of time in its unit; "-" for none."""
+    if milliseconds is None:
+        return "-"
+    for unit, length in _TIMES:
+        if milliseconds >= _SMALL * length:
+            return f"{milliseconds // length} {unit}"
+    return f"{milliseconds / _SECOND_MS:.1f} s"
+
+
+def when(milliseconds: int) -> str:
+    """Return a time, in UTC."""
+    moment = datetime.fromtimestamp(milliseconds / _SECOND_MS, UTC)
+    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{milliseconds % _SECOND_MS:03d} UTC"
+
+
+def _block(titles: Sequence[str], row: Sequence[str], columns: int) -> list[str]:
+    first, *rest = row
+    lines = textwrap.wrap(first, columns, break_on_hyphens=False) or [""]
+    wide_title = max((len(title) for title in titles[1:]), default=0)
+    for title, cell in zip(titles[1:], rest, strict=True):
+        head = f"{_GAP}{title.ljust(wide_title)}{_GAP}"
+        room = max(columns - len(head), columns // 2)
+        pieces = textwrap.wrap(cell, room, break_on_hyphens=False) or [""]
+        lines.append(f"{head}{pieces[0]}".rstrip())
+        lines += [" " * len(head) + piece for piece in pieces[1:]]
+    return lines
+
+
+def _is_figure(cell: str) -> bool:
+    return cell[:1].isdigit() or cell in {"", "-"}

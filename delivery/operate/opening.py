@@ -1,0 +1,106 @@
+"""Opening a catalog that is there, and choosing among its lanes.
+
+What it is: `opened`, `chosen`, and what a lane's name says of it.
+What it must not know: what is done with the lanes.
+
+Invariants:
+    Nothing is made: a mistyped URL, stage or lane is an error that names what there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from dedup.catalog.catalog import Catalog
+from dedup.catalog.open import open_catalog
+from dedup.errors import InvalidUsage
+from dedup.model import Head
+
+__all__ = ["LaneName", "chosen", "database_of", "name_of", "opened"]
+
+#: A message that names what there is names so many.
+NAMED_MAX = 8
+#: What the state of a lane's row begins with if the lane is kept in a user's database; 16 bytes of
+#: the database's identity and its path follow.
+_IN_DATABASE = b"database\x01"
+_IDENTITY_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class LaneName:
+    """A lane's name, taken apart."""
+
+    lane: str
+    pipeline: str
+    stage: str
+    #: What it reads, "topic-partition" for a partition lane.
+    reads: str
+
+
+@contextmanager
+def opened(url: str) -> Iterator[Catalog]:
+    """Open the catalog at `url`, which must be there, and close it behind the body.
+
+    Raises:
+        InvalidUsage: there is none; nothing was made.
+        Unavailable: it cannot be reached now.
+    """
+    catalog = open_catalog(url, create=False)
+    try:
+        yield catalog
+    finally:
+        catalog.store.close()
+
+
+def name_of(lane: str) -> LaneName:
+    """Take a lane's name apart; one of another form is all pipeline."""
+    pipeline, _, rest = lane.partition("/")
+    stage, _, reads = rest.partition("/")
+    return LaneName(lane, pipeline, stage, reads)
+
+
+def chosen(catalog: Catalog, stage: str | None = None, lane: str | None = None) -> list[str]:
+    """Return the lanes of a stage, or one of them; all lanes if nothing is named.
+
+    Args:
+        catalog: where they are.
+        stage: "stage" or "pipeline/stage".
+        lane: a whole name, or what its stage reads there: "topic-partition".
+
+    Raises:
+        InvalidUsage: there are none of these names.
+    """
+    there = [name_of(name) for name in catalog.lanes()]
+    found = [one for one in there if stage is None or _is_of(one, stage)]
+    if stage is not None and not found:
+        stages = sorted({f"{one.pipeline}/{one.stage}" for one in there})
+        raise _nothing(catalog, f"stage {stage}", stages)
+    of_stage = found
+    if lane is not None:
+        found = [one for one in found if lane in (one.lane, one.reads)]
+        if not found:
+            raise _nothing(catalog, f"lane {lane}", [one.lane for one in of_stage])
+    return [one.lane for one in found]
+
+
+def database_of(head: Head) -> str | None:
+    """Return where the lane is kept if that is a user's database; None: in the catalog."""
+    if not head.state.startswith(_IN_DATABASE):
+        return None
+    return head.state[len(_IN_DATABASE) + _IDENTITY_BYTES :].decode(errors="replace")
+
+
+def _is_of(name: LaneName, stage: str) -> bool:
+    return stage in (name.stage, f"{name.pipeline}/{name.stage}")
+
+
+def _nothing(catalog: Catalog, what: str, there: Sequence[str]) -> InvalidUsage:
+    named = ", ".join(there[:NAMED_MAX]) + (" and more" if len(there) > NAMED_MAX else "")
+    hint = f"name one of {named}" if there else "it holds no lanes yet: no stage ever ran on it"
+    return InvalidUsage(
+        "look for lanes",
+        f"{what} in {catalog.store.url}",
+        f"there is none; nothing was done; {hint}",
+    )

@@ -1,0 +1,91 @@
+"""The stages that a catalog knows: what each reads and writes, and how far it is.
+
+What it is: `stages`, from one row of each lane.
+What it must not know: entries, chunks, how it is shown.
+
+Invariants:
+    One row a lane is read, whatever the lane holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dedup.catalog.catalog import Catalog
+from dedup.model import LaneRow
+from delivery.operate.opening import database_of, name_of
+
+__all__ = ["Stage", "stages"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One stage.
+
+    Attributes:
+        pipeline, stage: its names; of a receiver the stage is its group.
+        reads, writes: topics, by name where a lane of the catalog reads them, else by identity.
+        lanes: how many; `seals` in all of them, and `pending` that are not acknowledged.
+        records: offsets below its frontiers.
+        age_ms: since the last seal of any lane; None: nothing was ever sealed.
+        databases: where lanes are kept that are in a user's database.
+    """
+
+    pipeline: str
+    stage: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    lanes: int
+    seals: int
+    pending: int
+    records: int
+    age_ms: int | None
+    databases: tuple[str, ...]
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return asdict(self)
+
+
+def stages(catalog: Catalog, now_ms: int) -> list[Stage]:
+    """Return the stages in the order of their names."""
+    found: dict[tuple[str, str], list[LaneRow]] = {}
+    for lane in catalog.lanes():
+        row = catalog.load(lane)
+        if row is not None:
+            name = name_of(lane)
+            found.setdefault((name.pipeline, name.stage), []).append(row)
+    names = {
+        identity: name
+        for rows in found.values()
+        for row in rows
+        for name, identity in row.head.topics
+    }
+    return [
+        _stage(pipeline, stage, rows, names, now_ms)
+        for (pipeline, stage), rows in sorted(found.items())
+    ]
+
+
+def _stage(
+    pipeline: str, stage: str, rows: list[LaneRow], names: dict[Any, str], now_ms: int
+) -> Stage:
+    sealed = [row.head.minted_at_ms for row in rows if row.head.ref.seq]
+    return Stage(
+        pipeline=pipeline,
+        stage=stage,
+        reads=_once(name for row in rows for name, _ in row.head.topics),
+        writes=_once(names.get(topic, topic.hex()) for row in rows for topic in row.head.writes),
+        lanes=len(rows),
+        seals=sum(row.head.ref.seq for row in rows),
+        pending=sum(row.head.ref.seq - row.settled for row in rows),
+        records=sum(offset for row in rows for _, offset in row.head.frontier),
+        age_ms=max(0, now_ms - max(sealed)) if sealed else None,
+        databases=_once(path for row in rows if (path := database_of(row.head)) is not None),
+    )
+
+
+def _once(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))

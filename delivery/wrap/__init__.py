@@ -1,0 +1,1 @@
+"""Any PySpark streaming job between a wrapped source and a wrapped sink: a stage with one lane."""

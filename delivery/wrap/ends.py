@@ -1,0 +1,122 @@
+"""What `Delivery` offers to jobs that are written in PySpark already: to wrap their two ends.
+
+What it is: `Ends`, the part of `Delivery` that wraps; each word is explained here.
+What it must not know: how a job is run. PySpark is imported when something is wrapped.
+
+Invariants:
+    Wrapping reads positions, and neither reads nor writes a record.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal
+
+from delivery.host.spec import Conflicts, Plan, StageSpec
+from delivery.naming import IdFrom
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
+
+    from delivery.seeding.checkpoint import Uncommitted
+    from delivery.wrap.sink import WrappedWriter
+    from delivery.wrap.source import Wrapped
+
+__all__ = ["Ends"]
+
+
+class Ends:
+    """Wraps the ends of streaming jobs."""
+
+    pipeline: str
+    #: The stages wrapped so far, by name.
+    _wrapped: dict[str, Wrapped]
+
+    @property
+    def plan(self) -> Plan:
+        """All that a process needs of this pipeline."""
+        raise NotImplementedError
+
+    def wrap_source(
+        self,
+        reader: DataStreamReader,
+        *,
+        stage: str,
+        id_from: str | IdFrom | None = None,
+        window: str | timedelta | None = None,
+        conflicts: Conflicts = "count",
+        start: Literal["earliest", "latest"] = "earliest",
+        start_from: str | None = None,
+        uncommitted: Uncommitted = "refuse",
+    ) -> DataFrame:
+        """Return the stream that a reader of Spark's would return, with each record once.
+
+        Columns and options stay Spark's. A job that reads several topics wraps each with the same
+        stage.
+
+        Args:
+            reader: `spark.readStream.format("kafka").option(...)`, not loaded.
+            stage: name of the job as a stage of this pipeline.
+            id_from: how publishers name their records; see `stage`.
+            window: how long a publisher may repeat itself; see `stage`.
+            conflicts: what becomes of a repeat with another payload; see `stage`.
+            start: where a job that never ran begins, unless startingOffsets says so.
+            start_from: or where the job stood before it was wrapped: its checkpoint. That job is
+                stopped, and stays so.
+            uncommitted: what becomes of a batch that it planned and did not commit: "refuse",
+                "again" (its records are read again) or "done" (they are not).
+        """
+        from delivery.api import window_ms  # noqa: PLC0415 - which imports this module
+        from delivery.wrap.source import wrap_source  # noqa: PLC0415 - Spark is not needed before
+
+        spec = StageSpec(
+            pipeline=self.pipeline,
+            name=stage,
+            reads="",
+            call=_nothing,
+            named=id_from,
+            conflicts=conflicts,
+            window_ms=window_ms(window),
+            start=start,
+        )
+        return wrap_source(
+            self.plan, self._wrapped, reader, spec, start_from=start_from, uncommitted=uncommitted
+        )
+
+    def wrap_sink(
+        self, writer: DataStreamWriter, *, topic: str | tuple[str, ...] | list[str], code: str = ""
+    ) -> WrappedWriter:
+        """Return a writer whose `start()` runs the job as a stage.
+
+        Args:
+            writer: `df.writeStream`, with an output mode and a trigger if wanted. The DataFrame has
+                the columns of Spark's Kafka sink: value, and key, headers, partition, topic.
+            topic: where its rows go; with several, the column `topic` says which.
+            code: version of the job's code, kept in every seal.
+        """
+        from delivery.wrap.sink import wrap_sink  # noqa: PLC0415 - Spark is not needed before
+
+        topics = (topic,) if isinstance(topic, str) else tuple(topic)
+        return wrap_sink(self._wrapped, writer, topics, code=code)
+
+    def forget_state(self, *, stage: str, checkpoint: str) -> None:
+        """Let a stateful job whose checkpoint is lost, or no longer right, go on without it.
+
+        What was open in its state (windows, joins, sets of seen keys) is lost with it; what is
+        sealed stays. The job goes on from where its lane stands, in a directory that is empty now.
+
+        Args:
+            stage: its name.
+            checkpoint: the new directory.
+
+        Raises:
+            InvalidUsage: there is no such job, or the directory is not empty; nothing changed.
+        """
+        from delivery.wrap.state import forget_state  # noqa: PLC0415 - asked for once
+
+        forget_state(self.plan, self.pipeline, stage, checkpoint)
+
+
+def _nothing(_record: object) -> None:
+    """Stand in for user code, which is Spark's plan."""

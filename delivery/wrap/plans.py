@@ -1,0 +1,167 @@
+"""What can be seen of a user's plan and of a run of it, from outside.
+
+What it is: `look`, which finds the streams a plan reads and whether it keeps state, and `Watched`,
+which says whether every stage of a run ran once. The only module here that reaches into the JVM.
+What it must not know: lanes, verdicts.
+
+Invariants:
+    A node that is not known to be stateless counts as stateful.
+    What cannot be seen counts as having happened: a run is good only if every stage of it was seen
+    to have run once.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Look", "Stream", "look", "watched"]
+
+_T = TypeVar("_T")
+
+#: How long Spark's listeners may lag behind a job that has ended.
+LISTENERS_MS_MAX = 30_000
+
+#: Nodes of a logical plan that keep nothing from one micro-batch to the next.
+_STATELESS = frozenset(
+    {
+        "AppendColumns",
+        "ArrowEvalPython",
+        "BatchEvalPython",
+        "CollectMetrics",
+        "DeserializeToObject",
+        "EventTimeWatermark",
+        "Expand",
+        "Filter",
+        "Generate",
+        "LocalRelation",
+        "LogicalRDD",
+        "LogicalRelation",
+        "MapElements",
+        "MapInArrow",
+        "MapInPandas",
+        "MapPartitions",
+        "Project",
+        "PythonMapInArrow",
+        "Range",
+        "RepartitionByExpression",
+        "Repartition",
+        "ResolvedHint",
+        "SerializeFromObject",
+        "StreamingRelation",
+        "StreamingRelationV2",
+        "SubqueryAlias",
+        "TypedFilter",
+        "UnresolvedHint",
+        "Union",
+        "View",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One stream that a plan reads.
+
+    Attributes:
+        source: what kind it is, such as "kafka".
+        options: as they were given, by Spark's names.
+    """
+
+    source: str
+    options: Mapping[str, str]
+
+    def option(self, name: str) -> str | None:
+        """Return an option; their names have no case."""
+        return {key.lower(): value for key, value in self.options.items()}.get(name.lower())
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a plan is seen to do.
+
+    Attributes:
+        streams: what it reads, once for each place that reads it.
+        stateful: the nodes that keep state, by name.
+    """
+
+    streams: tuple[Stream, ...]
+    stateful: tuple[str, ...]
+
+
+def look(frame: DataFrame) -> Look:
+    """Look at a plan."""
+    streams, stateful = [], []
+    for node in _nodes(frame._jdf.queryExecution().analyzed()):  # noqa: SLF001 - no other way
+        if not node.isStreaming():
+            continue
+        name = str(node.getClass().getSimpleName())
+        if name == "StreamingRelationV2":
+            streams.append(Stream(str(node.sourceName()), dict(_options(node))))
+        elif node.children().isEmpty():
+            streams.append(Stream(name, {}))
+        elif name == "Join":
+            children = node.children()
+            if all(children.apply(at).isStreaming() for at in range(children.size())):
+                stateful.append(name)
+        elif name not in _STATELESS:
+            stateful.append(name)
+    return Look(tuple(streams), tuple(stateful))
+
+
+def _nodes(node: Any) -> Iterator[Any]:
+    yield node
+    children = node.children()
+    for at in range(children.size()):
+        yield from _nodes(children.apply(at))
+
+
+def _options(node: Any) -> dict[str, str]:
+    return {str(k): str(v) for k, v in node.extraOptions().asCaseSensitiveMap().items()}
+
+
+def watched(spark: SparkSession, job: Callable[[], _T]) -> tuple[_T, str]:
+    """Do something with Spark, and say why what it gave may be of two runs; nothing if it is of one.
+
+    SUBTLE: a map task that runs again while its stage is still running is none of it: nobody has
+    read what it wrote before. One that runs again afterwards, because what it wrote was lost, is a
+    new attempt of its stage, and whoever read before has read of another run of user code.
+    """
+    context: Any = spark.sparkContext
+    tag = f"delivery-{uuid.uuid4().hex}"
+    context.addJobTag(tag)
+    try:
+        result = job()
+    finally:
+        context.removeJobTag(tag)
+    return result, _trouble(context._jsc.sc(), tag)  # noqa: SLF001 - PySpark does not show attempts
+
+
+def _trouble(context: Any, tag: str) -> str:
+    """Say what is wrong with the stages of the jobs with a tag."""
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - comes with PySpark
+
+    try:
+        context.listenerBus().waitUntilEmpty(LISTENERS_MS_MAX)
+    except Py4JJavaError:
+        return "Spark did not say in time how often its stages ran"
+    tracker = context.statusTracker()
+    jobs = list(tracker.getJobIdsForTag(tag))
+    if not jobs:
+        return "Spark did not say which jobs it ran"
+    for number in jobs:
+        job = tracker.getJobInfo(number)
+        if job.isEmpty():
+            return f"Spark does not know job {number} any more"
+        for stage in job.get().stageIds():
+            seen = tracker.getStageInfo(stage)
+            if seen.isEmpty():
+                return f"Spark does not know stage {stage} any more"
+            if seen.get().currentAttemptId() > 0:
+                return f"stage {stage} ran more than once"
+    return ""

@@ -1,0 +1,57 @@
+"""What verbs print with --json is what docs/operations.md says, key by key."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.operate_kit import chained, document, housed
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
+#: Keys whose values are keyed by something that is said in words.
+OPEN = {"counts", "sizes"}
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    with housed(tmp_path / "shop.db", chained):
+        yield f"sqlite:{tmp_path / 'shop.db'}"
+
+
+def section(verb: str) -> str:
+    """What the page says of a verb."""
+    found = PAGE.read_text().partition(f"### `delivery {verb}`\n")[2]
+    assert found, f"docs/operations.md has no section on {verb}"
+    return re.split(r"\n##+ ", found)[0]
+
+
+def keys(found: Any) -> Iterator[str]:
+    """Every key of a document."""
+    if isinstance(found, dict):
+        for key, value in found.items():
+            yield key
+            if key not in OPEN:
+                yield from keys(value)
+    elif isinstance(found, list):
+        for value in found:
+            yield from keys(value)
+
+
+def undocumented(verb: str, found: dict[str, Any]) -> set[str]:
+    return set(keys(found)) - set(re.findall(r"`(\w+)`", section(verb)))
+
+
+@pytest.mark.parametrize(
+    ("verb", "more"),
+    [
+        ("stage list", ()),
+        ("catalog inspect", ()),
+        ("catalog compact", ("--keep-entries", "0")),
+    ],
+)
+def test_every_key_of_a_document_is_documented(url: str, verb: str, more: tuple[str, ...]) -> None:
+    assert undocumented(verb, document(*verb.split(), url, *more)) == set()
