@@ -106,6 +106,8 @@ class Ports:
 
     def lane(self, source: Source) -> LaneTask:
         """Return a lane that is not open yet."""
+        from connectors.kafka import KafkaReader  # noqa: PLC0415 - the composition root knows all
+
         name, spec = self.spec.lane(source), self.spec
         if name not in self._kept:
             index = LaneIndex(self.catalog, name, window_ms=spec.window_ms, home=self._home)
@@ -119,7 +121,7 @@ class Ports:
             catalog=self.catalog,
             home=self._home,
             clock=self._clock,
-            reader=open_reader(self.client, spec.reads, source.partition),
+            reader=KafkaReader(self.client, spec.reads, [source.partition]),
             emitter=self._emit(),
             pool=self._pool,
             index=index,
