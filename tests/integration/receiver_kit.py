@@ -44,6 +44,8 @@ class World(NamedTuple):
     bootstrap: str
     topic: str
     root: Path
+    #: URL of the catalog, if it is not one in a file.
+    catalog: str = ""
 
     @property
     def database(self) -> Path:
@@ -58,9 +60,8 @@ class World(NamedTuple):
     @property
     def delivery(self) -> Delivery:
         """The pipeline."""
-        return Delivery(
-            catalog=f"sqlite:{self.root / 'catalog.db'}", kafka=self.bootstrap, pipeline=PIPELINE
-        )
+        catalog = self.catalog or f"sqlite:{self.root / 'catalog.db'}"
+        return Delivery(catalog=catalog, kafka=self.bootstrap, pipeline=PIPELINE)
 
     def make(self, partitions: int = PARTITIONS) -> World:
         """Create the topic and the user's table."""
