@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -368,3 +369,15 @@ def _owners(world: World, partitions: int) -> set[str]:
                 ((_, entry),) = ledger.entries(lane, row.ref.incarnation, row.ref.seq, row.ref.seq)
                 found.add(decode_seal(entry, lane).code)
         return found
+
+
+def test_the_loop_of_the_documents_runs(world: World, connection: sqlite3.Connection) -> None:
+    page = (ROOT / "docs" / "receivers.md").read_text()
+    known: dict[str, Any] = {}
+    exec(page.split("```python\n")[1].split("```")[0], known)  # noqa: S102 - our own document
+    connection.execute("CREATE TABLE bill (orders INTEGER, cents INTEGER)")
+    connection.commit()
+    world.send_values(b'{"order":%d,"cents":%d}' % (one, 100 * one) for one in range(20))
+    receiver = world.delivery.receiver(topic=world.topic, group="billing", bounded=True)
+    known["bill"](receiver, str(world.database))
+    assert sorted(connection.execute("SELECT * FROM bill")) == [(n, 100 * n) for n in range(20)]
