@@ -1,8 +1,8 @@
 """Benchmarks of deduplication as a lane does it: from names to a segment, at sizes that differ.
 
-What it is: `dedup-path`, the whole path beside pybloom-live and a Python set; `dedup-growth`, the
+What it is: `dedup-path`, the whole path beside pybloom-live, a Python set and Spark's own way; `dedup-growth`, the
 same path at a hundred times the ids; `dedup-start`, the first verdict of a new process.
-What it must not know: Spark, Kafka, how records are stored.
+What it must not know: Kafka, how records are stored.
 
 Invariants:
     Everybody starts from the same names, 5% of which repeat any earlier one, and is asked for the
@@ -27,6 +27,7 @@ import numpy.typing as npt
 import xxhash
 from pybloom_live import BloomFilter
 
+from bench.dedup_spark import OfSpark
 from bench.generated import NAME, NAME_BYTES, GeneratedLane, names
 from bench.harness import Benchmark, Contestant, Goal, Lab, Turn
 from dedup.arrays import firsts, order, to_raw
@@ -43,6 +44,7 @@ REPEAT_SHARE = 0.05
 BUCKET_SEALS = 600
 MILLION = 1_000_000
 PYBLOOM = "pybloom-live, 1 M"
+SPARK = "Spark dropDuplicatesWithinWatermark on RocksDB"
 ROUNDS = (5, 1)
 #: How long a new process may take before the run is given up.
 START_SECONDS_MAX = 300
@@ -174,11 +176,14 @@ def _indexes(lab: Lab, stack: ExitStack, *millions: float) -> Iterator[list[Cont
 def _path(lab: Lab) -> Iterator[Sequence[Contestant]]:
     count = MILLION // 10 if lab.quick else MILLION
     with ExitStack() as stack, _indexes(lab, stack, 0.5 if lab.quick else 10) as contestants:
-        lab.report(f"filling pybloom-live and a set with {count:,} ids")
+        lab.report(f"filling pybloom-live, a set and Spark's state with {count:,} ids")
         largest = contestants[0]
+        spark = OfSpark(stack.enter_context(lab.directory()), count, Names(count).batch)
+        stack.enter_context(closing(spark))
         yield [
             Contestant(name=PYBLOOM, turn=_pybloom(count).turn),
             Contestant(name="Python set, 1 M", turn=_set(count).turn),
+            Contestant(name=f"{SPARK}, 1 M", turn=spark.turn),
             Contestant(name="index, 10 M", turn=largest.turn),
         ]
 
@@ -232,7 +237,8 @@ BENCHMARKS = (
     Benchmark(
         name="dedup-path",
         says=f"Verdicts for batches of {BATCH_IDS:,} names, {REPEAT_SHARE:.0%} of which repeat any "
-        "earlier one: hash, repeats in the batch, filter, look-up of what it lets through, segment.",
+        "earlier one: hash, repeats in the batch, filter, look-up of what it lets through, segment. "
+        "Spark drops repeats alone, from files of 100,000 names, on one core.",
         unit="id",
         staged=_path,
         baseline=PYBLOOM,

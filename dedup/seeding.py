@@ -40,7 +40,7 @@ __all__ = ["SEED_IDS_MAX", "Beginning", "Gathering", "Seeds", "begin", "begun_as
 
 #: Ids that one lane is seeded with at most: 256 MiB, which whoever reads a seal's ids holds at once.
 SEED_IDS_MAX = 16 * 1024 * 1024
-#: Ids that wait until they are sorted with the others.
+#: Ids that wait until they are sorted with the others, or as many as these are.
 _LOOSE_IDS_MAX = 1024 * 1024
 #: How often a creation that may have happened is looked into.
 _TRIES_MAX = 5
@@ -67,7 +67,7 @@ class Gathering:
         """
         self._loose.append(ids)
         self._waiting += len(ids)
-        if self._waiting >= _LOOSE_IDS_MAX:
+        if self._waiting >= max(_LOOSE_IDS_MAX, len(self._sorted)):
             self._settle()
 
     def __len__(self) -> int:

@@ -1,7 +1,6 @@
 """The same-transaction sink: a lane's head and entries in the user's own SQLite database.
 
-What it is: `SqliteLedger`, the ledger port over one file, and `Transaction`, what the user writes
-with.
+What it is: `SqliteLedger`, the ledger port over one file.
 What it must not know: sources, catalogs, what the bytes of a head or an entry mean.
 
 Invariants:
@@ -19,7 +18,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -39,13 +38,12 @@ from delivery.sinks import (
     Unavailable,
     delivered_with,
 )
+from sinks.sql_effect import OURS, Transaction, authorized, file_of, is_open
 
-__all__ = ["SqliteLedger", "Transaction", "file_of"]
+__all__ = ["SqliteLedger"]
 
 #: Version of the tables below.
 VERSION = 1
-#: What the names of our tables begin with; an effect may not write them.
-OURS = "delivery_"
 #: How long a transaction waits for whoever else writes the database.
 LOCK_SECONDS_MAX = 60.0
 #: Between two tries on a connection whose own timeout is shorter.
@@ -73,86 +71,8 @@ _SCHEMA = (
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _PRIMARY = 0xFF
-_WRITES = (sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE)
 
 Column = str | int | bytes
-
-
-def file_of(connection: Any) -> str:
-    """Return the path of the database a connection writes to.
-
-    Raises:
-        InvalidUsage: it is no connection of `sqlite3`, in a transaction, or to no file.
-    """
-    if not isinstance(connection, sqlite3.Connection):
-        raise InvalidUsage(
-            "write an effect",
-            type(connection).__name__,
-            "bundle.once() takes a connection of Python's sqlite3; nothing was written: for another "
-            "database make the effect idempotent and call bundle.done() after it",
-        )
-    cursor = connection.cursor()
-    cursor.row_factory = None
-    path = next((row[2] for row in cursor.execute("PRAGMA database_list") if row[1] == "main"), "")
-    if not path:
-        raise InvalidUsage(
-            "write an effect",
-            "a database in memory",
-            "it would forget the effect and the seal with the process; nothing was written: connect "
-            "to a file",
-        )
-    if connection.in_transaction:
-        raise InvalidUsage(
-            "write an effect",
-            str(path),
-            "the connection is in a transaction already, whose statements are not this bundle's; "
-            "nothing was written: commit or roll back before bundle.once(), and connect without "
-            "autocommit=False",
-        )
-    return str(path)
-
-
-class Transaction:
-    """What a user writes an effect with: one open transaction that the seal will end."""
-
-    def __init__(self, connection: sqlite3.Connection, url: str) -> None:
-        self._connection = connection
-        self._url = url
-
-    def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
-        """Run one statement."""
-        return self._open("execute").execute(sql, parameters)
-
-    def executemany(self, sql: str, parameters: Iterable[Any]) -> sqlite3.Cursor:
-        """Run one statement with many rows."""
-        return self._open("executemany").executemany(sql, parameters)
-
-    def cursor(self) -> sqlite3.Cursor:
-        """Return a cursor of the connection, for libraries that ask for one."""
-        return self._open("cursor").cursor()
-
-    def executescript(self, _script: str) -> None:
-        """Refuse: a script commits before it begins."""
-        raise self._refusal("executescript", "a script commits what is open before it begins")
-
-    def commit(self) -> None:
-        """Refuse: the seal commits."""
-        raise self._refusal("commit", "the seal commits, when the `with` block ends")
-
-    def rollback(self) -> None:
-        """Refuse: an exception rolls back."""
-        raise self._refusal("rollback", "raise an exception, and nothing of the bundle is written")
-
-    def _open(self, call: str) -> sqlite3.Connection:
-        if not _is_open(self._connection):
-            # By an ON CONFLICT ROLLBACK, or by SQLite itself when its disk is full.
-            raise self._refusal(call, "a statement before it ended the transaction")
-        return self._connection
-
-    def _refusal(self, call: str, why: str) -> InvalidUsage:
-        return InvalidUsage(
-            f"call tx.{call}", self._url, f"{why}; nothing of this bundle was written"
-        )
 
 
 class SqliteLedger:
@@ -214,14 +134,14 @@ class SqliteLedger:
                 "that file, or read with another group",
             )
         self._begin(connection)
-        connection.set_authorizer(_authorized)
+        connection.set_authorizer(authorized)
         self._user = connection
         try:
             yield Transaction(connection, self.url)
         finally:
             self._user = None
             # The block may have closed the connection, which rolled back what was open.
-            if _is_open(connection):
+            if is_open(connection):
                 connection.set_authorizer(None)
                 connection.execute("ROLLBACK")
             with suppress(sqlite3.ProgrammingError):
@@ -258,7 +178,7 @@ class SqliteLedger:
         if connection is None:
             with self._writing("append a seal") as own:
                 return _append(own, lane, expected, ref, head=head, entry=entry)
-        if not _is_open(connection):
+        if not is_open(connection):
             raise InvalidUsage(
                 "append a seal",
                 f"{lane} in {self.url}",
@@ -408,13 +328,6 @@ class SqliteLedger:
         )
 
 
-def _is_open(connection: sqlite3.Connection) -> bool:
-    try:
-        return connection.in_transaction
-    except sqlite3.ProgrammingError:  # it was closed
-        return False
-
-
 def _append(
     connection: sqlite3.Connection,
     lane: str,
@@ -446,17 +359,3 @@ def _columns(ref: HeadRef) -> tuple[Column, ...]:
 
 def _code(error: sqlite3.Error) -> int:
     return int(getattr(error, "sqlite_errorcode", 0)) & _PRIMARY
-
-
-def _authorized(
-    action: int, first: str | None, _second: str | None, database: str | None, _inner: str | None
-) -> int:
-    """Say what a statement of an effect may do; SQLite asks when it prepares one."""
-    if action == sqlite3.SQLITE_TRANSACTION:
-        return sqlite3.SQLITE_DENY
-    if action in _WRITES:
-        # In a database attached beside it the effect would be committed apart from the seal.
-        elsewhere = database not in ("main", "temp", None)
-        if elsewhere or (first or "").startswith(OURS):
-            return sqlite3.SQLITE_DENY
-    return sqlite3.SQLITE_OK

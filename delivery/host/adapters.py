@@ -81,6 +81,6 @@ def file_of(connection: object) -> str:
     Raises:
         InvalidUsage: it is no connection that we know, or writes to no file.
     """
-    from sinks.sql import file_of as of_sqlite  # noqa: PLC0415 - see the module
+    from sinks.sql_effect import file_of as of_sqlite  # noqa: PLC0415 - see the module
 
     return of_sqlite(connection)

@@ -33,7 +33,7 @@ from dedup.errors import DeliveryError, Unavailable
 from dedup.local.home import Home
 from dedup.local.index import LaneIndex
 from dedup.model import Source, TopicId
-from delivery.host.adapters import open_emitter
+from delivery.host.adapters import open_emitter, open_reader
 from delivery.host.clock import SystemClock
 from delivery.host.lane import LaneTask
 from delivery.host.memory import calm_collector
@@ -106,8 +106,6 @@ class Ports:
 
     def lane(self, source: Source) -> LaneTask:
         """Return a lane that is not open yet."""
-        from connectors.kafka import KafkaReader  # noqa: PLC0415 - the composition root knows all
-
         name, spec = self.spec.lane(source), self.spec
         if name not in self._kept:
             index = LaneIndex(self.catalog, name, window_ms=spec.window_ms, home=self._home)
@@ -121,7 +119,7 @@ class Ports:
             catalog=self.catalog,
             home=self._home,
             clock=self._clock,
-            reader=KafkaReader(self.client, spec.reads, [source.partition]),
+            reader=open_reader(self.client, spec.reads, source.partition),
             emitter=self._emit(),
             pool=self._pool,
             index=index,

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from delivery.receiver.bundle import Bundle
-from delivery.receiver.loop import Receiver
+from delivery.receiver.receiver import Receiver
 
 __all__ = ["Bundle", "Receiver"]

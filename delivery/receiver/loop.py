@@ -1,7 +1,7 @@
-"""A receiver: the loop of a plain Python process that consumes a topic with others of its group.
+"""The loop of a receiver: one process of a group, its share of a topic's partitions and their lanes.
 
-What it is: `Receiver`, an iterable of bundles: reads the partitions of this process's share, keeps
-their lanes, and looks now and then whether the share is still right.
+What it is: `Running`, everything a receiver holds while it runs: reads the partitions of this
+process's share, keeps their lanes, and looks now and then whether the share is still right.
 What it must not know: what the effect is, how a database keeps lanes, what a fair share is.
 
 Invariants:
@@ -19,7 +19,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dedup.catalog.open import open_catalog
@@ -33,7 +33,7 @@ from delivery.host.spec import Plan, StageSpec
 from delivery.host.worker import POLL_BYTES_MAX, POLL_RECORDS_MAX, POLL_SECONDS, ended
 from delivery.kafka.opening import open_client
 from delivery.kafka.port import Bounds, Client, Consumer, Topic
-from delivery.points import At, nowhere
+from delivery.points import At
 from delivery.protocol import messages as m
 from delivery.receiver.bundle import Bundle
 from delivery.receiver.keeping import Keeping, Place
@@ -47,7 +47,7 @@ from delivery.receiver.share import (
     member,
 )
 
-__all__ = ["Receiver"]
+__all__ = ["Running", "Setup"]
 
 LOG = logging.getLogger(__name__)
 
@@ -73,118 +73,35 @@ class _Other:
     since: float | None = None
 
 
-class Receiver:
-    """Consumes one topic as one process of a group; iterate over it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What a receiver is; see `delivery.receiver.Receiver`."""
 
-    Args:
-        plan: catalog and cluster.
-        spec: the group, said as a stage that reads the topic and writes nothing.
-        database: where the user's database is, if it was moved.
-        bounded: end once everything is sealed that was in the topic when the loop began.
-        stop: set when the loop is to end after the bundle in hand.
-        at: is told each place at which a test may let the process die.
-    """
-
-    def __init__(
-        self,
-        plan: Plan,
-        spec: StageSpec,
-        *,
-        database: str | None = None,
-        bounded: bool = False,
-        stop: threading.Event | None = None,
-        at: At = nowhere,
-    ) -> None:
-        self.member = member()
-        self._plan = plan
-        self._spec = replace(spec, limits=LIMITS)
-        self._database = database
-        self._bounded = bounded
-        self._stop = stop or threading.Event()
-        self._at = at
-        self._clock = SystemClock(self._stop)
-        self._dice = random.SystemRandom()
-        self._running: _Running | None = None
-
-    def __repr__(self) -> str:
-        return f"Receiver(topic={self._spec.reads!r}, group={self._spec.name!r})"
-
-    def __iter__(self) -> Iterator[Bundle]:
-        """Yield bundles until `stop`, or, if bounded, until the end.
-
-        Raises:
-            DeliveryError: it cannot begin, or a lane cannot go on; nothing was skipped.
-        """
-        if self._running is not None:
-            raise InvalidUsage(
-                "consume a topic",
-                repr(self),
-                "it is iterated over already; make another receiver for another loop",
-            )
-        running = self._running = _Running(self)
-        try:
-            yield from running.bundles()
-        finally:
-            self._running = None
-            running.close()
-
-    def stop(self) -> None:
-        """End the loop after the bundle in hand; may be called by a signal handler."""
-        self._stop.set()
-
-    # An operator's ----------------------------------------------------------------------------
-
-    def accept(self, database: str) -> None:
-        """Say that a database counts as it is: one put back from a backup, moved, or empty.
-
-        What the database lacks is done again, and what it has is not. Whoever works with another
-        copy, or with another history of the catalog, is fenced.
-
-        Raises:
-            DeliveryError: it was not done, or not of every lane; it may be called again.
-        """
-        running = _Running(self)
-        try:
-            running.keeping.accept(database, running.names, self._clock)
-        finally:
-            running.close()
-
-    def collect(self, keep: Keep | None = None) -> list[str]:
-        """Take away what no repeat can need any more; return what was done, in words.
-
-        For a group whose lanes are in a database only this does it, because only here it is open.
-        It may run beside receivers.
-        """
-        running = _Running(self)
-        try:
-            if not running.keeping.find(running.names):
-                return []
-            kept = keep or Keep(window_ms=self._spec.window_ms)
-            done = []
-            for lane in running.names:
-                running.keeping.check(lane)
-                done += [f"{lane}: {what}" for what in collect(running.keeping.catalog, lane, kept)]
-            return done
-        finally:
-            running.close()
+    plan: Plan
+    spec: StageSpec
+    database: str | None
+    bounded: bool
+    stop: threading.Event
+    at: At
+    member: str = field(default_factory=member)
 
 
-class _Running:
-    """Everything a loop holds while it runs."""
+class Running:
+    """A receiver while it runs."""
 
-    def __init__(self, receiver: Receiver) -> None:
-        plan, spec = receiver._plan, receiver._spec  # noqa: SLF001 - the other half of one class
+    def __init__(self, setup: Setup) -> None:
+        plan, spec = setup.plan, replace(setup.spec, limits=LIMITS)
         self._spec = spec
-        self._member = receiver.member
-        self._stop = receiver._stop  # noqa: SLF001 - see above
-        self._bounded = receiver._bounded  # noqa: SLF001 - see above
-        self._clock = receiver._clock  # noqa: SLF001 - see above
-        self._dice = receiver._dice  # noqa: SLF001 - see above
-        self._at = receiver._at  # noqa: SLF001 - see above
+        self._member = setup.member
+        self._stop = setup.stop
+        self._bounded = setup.bounded
+        self._at = setup.at
+        self.clock = SystemClock(setup.stop)
+        self._dice = random.SystemRandom()
         self._home = Home(Path(plan.home)) if plan.home else None
         self._client: Client = open_client(plan.kafka, plan.options, plan.client)
         self._main = open_catalog(plan.catalog)
-        self.keeping = Keeping(self._main, spec.prefix, receiver._database, self._at)  # noqa: SLF001 - see above
+        self.keeping = Keeping(self._main, spec.prefix, setup.database, self._at)
         self._topic: Topic = self._described()
         self._consumer: Consumer = self._client.consumer(group=spec.name)
         self._lanes: dict[Source, ReceiverLane] = {}
@@ -209,6 +126,23 @@ class _Running:
         self._client.close()
         self.keeping.close()
         self._main.store.close()
+
+    # An operator's ----------------------------------------------------------------------------
+
+    def accept(self, database: str) -> None:
+        """Take a database as it is; see `Receiver.accept`."""
+        self.keeping.accept(database, self.names, self.clock)
+
+    def collect(self, keep: Keep | None) -> list[str]:
+        """Take away what nobody needs; see `Receiver.collect`."""
+        if not self.keeping.find(self.names):
+            return []
+        kept = keep or Keep(window_ms=self._spec.window_ms)
+        done = []
+        for lane in self.names:
+            self.keeping.check(lane)
+            done += [f"{lane}: {what}" for what in collect(self.keeping.catalog, lane, kept)]
+        return done
 
     # The loop ---------------------------------------------------------------------------------
 
@@ -390,7 +324,7 @@ class _Running:
         try:
             self.keeping.check(name)
             if other.row is not None and not claim(
-                self.keeping.catalog, name, other.row.head, self._member, self._clock
+                self.keeping.catalog, name, other.row.head, self._member, self.clock
             ):
                 return
         except Unavailable as error:
@@ -407,7 +341,7 @@ class _Running:
             catalog=self.keeping.catalog,
             # Nothing is kept on this host of a lane that may never be.
             home=None if place is Place.UNDECIDED else self._home,
-            clock=self._clock,
+            clock=self.clock,
             reader=open_reader(self._client, spec.reads, source.partition),
             emitter=NoOutputs(),
             stage=NoUserCode(self._member),

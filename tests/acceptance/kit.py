@@ -122,17 +122,20 @@ class Trial:
 
     # Processes --------------------------------------------------------------------------------
 
-    def start(self, name: str = "worker", kill_at: str = "") -> Worker:
-        """Start a worker process over every lane."""
-        return self._started(name, "tests.acceptance.worker", (), kill_at)
+    def start(self, name: str = "worker", kill_at: str = "", *, ahead_ms: int = 0) -> Worker:
+        """Start a worker process over every lane; its clock may be ahead of the others'."""
+        how = (str(self.complete), str(ahead_ms))
+        return self._started(name, "tests.acceptance.worker", how, kill_at)
 
     def drive(self, engine: str, master: str, kill_at: str = "") -> Worker:
         """Start a Spark driver over every lane."""
-        return self._started("driver", "tests.acceptance.driver", (engine, master), kill_at)
+        return self._started(
+            "driver", "tests.acceptance.driver", (engine, master, str(self.complete)), kill_at
+        )
 
     def _started(self, name: str, program: str, how: tuple[str, ...], kill_at: str) -> Worker:
         text = json.dumps(asdict(self.pipeline))
-        command = [sys.executable, "-m", program, text, *how, str(self.complete)]
+        command = [sys.executable, "-m", program, text, *how]
         environment = {key: text for key, text in os.environ.items() if "PYSPARK" not in key}
         environment |= {"PYTHONPATH": str(ROOT)} | ({VARIABLE: kill_at} if kill_at else {})
         said = self.directory / f"{name}.{time.monotonic_ns()}.log"

@@ -73,7 +73,7 @@ class Soak:
 
     def run(self) -> None:
         """Send and kill for as long as it was told; then let everything come to its end."""
-        sender = threading.Thread(target=self._send, name="publisher")
+        sender = threading.Thread(target=self._send, name="publisher", daemon=True)
         sender.start()
         began = time.monotonic()
         for number in range(KILLS_TRIED):

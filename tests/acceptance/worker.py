@@ -1,7 +1,7 @@
 """A worker process that tests kill: every lane of a pipeline, until nothing is left to do.
 
-What it is: a program. Its arguments are a pipeline as JSON, and a file that appears when no more
-records come in.
+What it is: a program. Its arguments are a pipeline as JSON, a file that appears when no more records
+come in, and by how many milliseconds this host's clock is ahead of the others'.
 What it must not know: who kills it, when.
 
 Invariants:
@@ -16,7 +16,9 @@ import os
 import sys
 from pathlib import Path
 
+import delivery.host.worker
 from dedup.errors import Fenced, Indeterminate, Unavailable
+from delivery.host.clock import SystemClock
 from delivery.host.worker import Worker
 from delivery.points import At, nowhere
 from tests.acceptance.lifeline import hold
@@ -24,6 +26,16 @@ from tests.acceptance.pricing import Pipeline
 
 #: How it ends if a server did not answer.
 AWAY = 75
+
+
+class Ahead(SystemClock):
+    """The clock of a host that nobody has set right."""
+
+    ahead_ms = 0
+
+    def now_ms(self) -> int:
+        """Return the wrong time."""
+        return super().now_ms() + self.ahead_ms
 
 
 def main(pipeline: Pipeline, complete: Path) -> None:
@@ -54,6 +66,8 @@ def done(worker: Worker) -> bool:
 if __name__ == "__main__":
     hold()
     try:
+        Ahead.ahead_ms = int(sys.argv[3])
+        vars(delivery.host.worker)["SystemClock"] = Ahead
         main(Pipeline(**json.loads(sys.argv[1])), Path(sys.argv[2]))
     except (Unavailable, Indeterminate, Fenced) as error:
         sys.stderr.write(f"{error}\n")

@@ -44,6 +44,8 @@ class World(NamedTuple):
     bootstrap: str
     topic: str
     root: Path
+    #: URL of the catalog, if it is not one in a file.
+    catalog: str = ""
 
     @property
     def database(self) -> Path:
@@ -58,9 +60,8 @@ class World(NamedTuple):
     @property
     def delivery(self) -> Delivery:
         """The pipeline."""
-        return Delivery(
-            catalog=f"sqlite:{self.root / 'catalog.db'}", kafka=self.bootstrap, pipeline=PIPELINE
-        )
+        catalog = self.catalog or f"sqlite:{self.root / 'catalog.db'}"
+        return Delivery(catalog=catalog, kafka=self.bootstrap, pipeline=PIPELINE)
 
     def make(self, partitions: int = PARTITIONS) -> World:
         """Create the topic and the user's table."""
@@ -81,6 +82,13 @@ class World(NamedTuple):
                 partition=one % partitions,
                 headers=[("id", str(one).encode())],
             )
+        producer.flush()
+
+    def send_values(self, values: Iterable[bytes]) -> None:
+        """Publish records that only their places name."""
+        producer = Producer({"bootstrap.servers": self.bootstrap})
+        for value in values:
+            producer.produce(self.topic, value)
         producer.flush()
 
     def receiver(self, group: str = "billing", *, at: At = nowhere, **options: Any) -> Receiver:

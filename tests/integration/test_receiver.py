@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from dedup.catalog.open import open_catalog
-from dedup.catalog.store import Blob
-from dedup.errors import Corrupt, InvalidUsage
+from dedup.errors import InvalidUsage
 from dedup.formats.lane import decode_seal
 from delivery.host.worker import Worker
 from delivery.kafka.opening import open_client
 from delivery.kafka.port import TopicSettings
 from delivery.records import Record
+from delivery.services.cassandra import Cassandra
 from delivery.services.kafka import Kafka
 from sinks.sql import SqliteLedger
 from tests.integration.receiver_kit import (
@@ -61,6 +61,24 @@ def test_every_record_has_its_effect_once_in_the_users_database(world: World) ->
     assert consume(world, world.receiver(bounded=True)) > 0
     assert world.effects() == once_each(range(160))
     assert consume(world, world.receiver(bounded=True)) == 0
+
+
+def test_the_catalog_may_be_a_cluster(
+    world: World, cassandra: Cassandra, unique: Callable[[str], str]
+) -> None:
+    node = f"{cassandra.contact_points[0]}:{cassandra.port}"
+    world = world._replace(catalog=f"cassandra://{node}/{unique('receiver')}")
+    world.send([*range(300), *range(50)])
+    assert consume(world, world.receiver(bounded=True, bundle_rows=200)) > 0
+    world.send(range(250, 310))
+    consume(world, world.receiver(bounded=True))
+    assert world.effects() == once_each(range(310))
+    seen = Counter[bytes]()
+    for bundle in world.receiver("plain", bounded=True):
+        seen += Counter(record.value or b"" for record in bundle.records())
+        bundle.done()
+    assert set(seen.values()) == {1}
+    assert len(seen) == 310
 
 
 def test_a_bundle_is_rows_or_columns_and_knows_its_partition(world: World) -> None:
@@ -265,89 +283,6 @@ def test_what_cannot_hold_an_effect_and_a_seal_is_refused(
             pass
 
 
-# Which database, which catalog ----------------------------------------------------------------
-
-
-def test_a_database_that_is_not_the_one_is_refused_until_it_is_accepted(world: World) -> None:
-    world.send(range(20))
-    consume(world, world.receiver(bounded=True))
-    right = world.root / "right.db"
-    shutil.move(world.database, right)
-    with pytest.raises(InvalidUsage, match="no such file"):
-        list(world.receiver(bounded=True))
-    with closing(sqlite3.connect(world.database)) as connection:
-        connection.execute("CREATE TABLE effect (id TEXT, place INTEGER, made BLOB)")
-        connection.commit()
-    with pytest.raises(InvalidUsage, match="not the database"):
-        consume(world, world.receiver(bounded=True))
-    assert not world.effects()
-    # Moved: said where it is.
-    world.send(range(20, 30))
-    shutil.copy(right, world.database)
-    consume(world, world.receiver(bounded=True, database=str(world.database)))
-    assert world.effects() == once_each(range(30))
-    # Lost, and begun anew: all of it is done again, in the new one.
-    world.database.unlink()
-    with closing(sqlite3.connect(world.database)) as connection:
-        connection.execute("CREATE TABLE effect (id TEXT, place INTEGER, made BLOB)")
-        connection.commit()
-    world.receiver().accept(str(world.database))
-    consume(world, world.receiver(bounded=True))
-    assert world.effects() == once_each(range(30))
-
-
-def test_a_database_put_back_is_followed_unless_its_ids_were_collected(world: World) -> None:
-    world.send(range(20))
-    consume(world, world.receiver(bounded=True))
-    backup = world.root / "backup.db"
-    shutil.copy(world.database, backup)
-    world.send(range(20, 200))
-    consume(world, world.receiver(bounded=True))
-    # Older, and everything it needs is there: what it forgot is done again, in it.
-    shutil.copy(backup, world.database)
-    consume(world, world.receiver(bounded=True))
-    assert world.effects() == once_each(range(200))
-    assert world.receiver().collect()
-    world.send([*range(190, 210)])
-    consume(world, world.receiver(bounded=True))
-    assert world.effects() == once_each(range(210))
-    # Older than what was collected: its own ids may be gone with those it never saw.
-    shutil.copy(backup, world.database)
-    with pytest.raises(InvalidUsage, match="that was collected"):
-        consume(world, world.receiver(bounded=True))
-    world.receiver().accept(str(world.database))
-    world.send([*range(10), *range(200, 220)])
-    consume(world, world.receiver(bounded=True))
-    assert world.effects() == once_each(range(220))
-
-
-def test_a_catalog_that_lacks_what_the_database_names_is_refused(world: World) -> None:
-    world.send(range(300))
-    consume(world, world.receiver(bounded=True))
-    catalog = world.root / "catalog.db"
-    for file in world.root.glob("catalog.db*"):
-        file.unlink()
-    with closing(open_catalog(f"sqlite:{catalog}").store):
-        pass
-    with pytest.raises(InvalidUsage, match="does not know this lane"):
-        consume(world, world.receiver(bounded=True))
-    assert world.effects() == once_each(range(300))
-
-
-def test_segments_that_are_missing_stop_it(world: World) -> None:
-    world.send(range(3000))
-    # Ids of a bundle this large do not ride in its seal.
-    consume(world, world.receiver(bounded=True, bundle_rows=1000))
-    with closing(open_catalog(world.plan.catalog).store) as store:
-        lane = next(iter(store.lanes()))
-        slots = list(store.slots(Blob.SEGMENT, lane))
-        assert slots
-        store.delete(Blob.SEGMENT, slots)
-    world.send(range(3000, 3010))
-    with pytest.raises(Corrupt, match="a segment that is gone"):
-        consume(world, world.receiver(bounded=True))
-
-
 # A group of several ---------------------------------------------------------------------------
 
 
@@ -374,6 +309,22 @@ def test_who_loses_a_race_is_rolled_back_and_goes_on_behind_the_winner(
     slow.stop()
     assert list(bundles) == []
     assert world.effects() == once_each(range(40))
+
+
+def test_a_seal_after_a_take_over_is_refused_and_its_effect_stays(world: World) -> None:
+    """With `done` the effect came before: at least once, and the loop goes on all the same."""
+    world.send(range(20))
+    slow = world.receiver()
+    bundles = iter(slow)
+    next(bundles).done()
+    world.send(range(20, 40))
+    held = next(bundles)
+    for bundle in world.receiver(bounded=True):
+        bundle.done()
+    held.done()
+    assert not held.won
+    slow.stop()
+    assert list(bundles) == []
 
 
 def test_processes_share_a_topic_and_take_over_from_the_dead(
@@ -418,3 +369,15 @@ def _owners(world: World, partitions: int) -> set[str]:
                 ((_, entry),) = ledger.entries(lane, row.ref.incarnation, row.ref.seq, row.ref.seq)
                 found.add(decode_seal(entry, lane).code)
         return found
+
+
+def test_the_loop_of_the_documents_runs(world: World, connection: sqlite3.Connection) -> None:
+    page = (ROOT / "docs" / "receivers.md").read_text()
+    known: dict[str, Any] = {}
+    exec(page.split("```python\n")[1].split("```")[0], known)  # noqa: S102 - our own document
+    connection.execute("CREATE TABLE bill (orders INTEGER, cents INTEGER)")
+    connection.commit()
+    world.send_values(b'{"order":%d,"cents":%d}' % (one, 100 * one) for one in range(20))
+    receiver = world.delivery.receiver(topic=world.topic, group="billing", bounded=True)
+    known["bill"](receiver, str(world.database))
+    assert sorted(connection.execute("SELECT * FROM bill")) == [(n, 100 * n) for n in range(20)]

@@ -50,6 +50,9 @@ def copied(source: Store, target: Store) -> None:
         for kind in Blob:
             for slot in source.slots(kind, lane):
                 target.put(kind, slot, source.get(kind, slot))
+        listed = source.read_list(lane)
+        if listed is not None:
+            assert target.replace_list(lane, None, *listed)
         for slot, digest in source.losers(lane):
             target.note_loser(slot, digest)
     target.flush()

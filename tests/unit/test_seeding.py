@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -159,6 +160,24 @@ def test_seeds_outlive_collection_and_merges_until_the_window_is_past_them(house
     house.write("old", timestamp_ms=NOW + WINDOW_MS_DEFAULT + 2 * BUCKET_MS)
     house.done()
     assert len(house.sent()) == 4, "the window is past it"
+
+
+def test_repeats_of_seeds_that_were_forgotten_since_are_told_apart_by_saying_so(house):
+    """Their entries stay for audits, and the seeds went with the window."""
+    planted(house, "old")
+    house.now = NOW + 2 * WINDOW_MS_DEFAULT
+    house.write("a", "old", timestamp_ms=NOW)
+    house.done()
+    house.write("b", timestamp_ms=NOW + WINDOW_MS_DEFAULT + 2 * BUCKET_MS)
+    house.done()
+    while collect(house.catalog(), LANE, Keep(entries_after=0)):
+        continue
+    assert house.catalog().segment_list(LANE).slots == ()
+    assert [seal.ref.seq for seal in seals(house)] == [1, 2]
+    assert [finding.kind for finding in house.proved()] == [Kind.NOT_DECIDED]
+    told = replace(house.inputs[LANE], window_ms=WINDOW_MS_DEFAULT, seeded=True)
+    house.inputs[LANE] = told
+    assert house.proved() == []
 
 
 def test_seeds_in_a_bucket_that_goes_at_another_time_are_found(house):

@@ -21,7 +21,8 @@ from delivery.sinks import (
     kind_of,
 )
 from sinks import sql
-from sinks.sql import SqliteLedger, file_of
+from sinks.sql import SqliteLedger
+from sinks.sql_effect import file_of
 
 LANE = "shop/billing/report-0"
 INCARNATION = Incarnation(b"i" * 16)

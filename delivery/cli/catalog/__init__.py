@@ -13,6 +13,9 @@ command = Verbs(
     {
         "inspect": "delivery.cli.catalog.inspect",
         "compact": "delivery.cli.catalog.compact",
+        "verify": "delivery.cli.catalog.verify",
+        "backup": "delivery.cli.catalog.backup",
+        "restore": "delivery.cli.catalog.restore",
     },
     name="catalog",
     help="""Look at a catalog and look after it: what it holds, what may go, whether it is whole.
