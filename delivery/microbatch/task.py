@@ -112,6 +112,8 @@ class Ports:
             self._kept[name] = index, Senders(self.catalog, source.topic)
         if spec.threads > 1 and self._pool is None:
             self._pool = ThreadPoolExecutor(spec.threads, f"delivery-{spec.name}")
+        if self._emitter is None:
+            self._emitter = open_emitter(self.client, spec)
         index, senders = self._kept[name]
         return LaneTask(
             spec,
@@ -120,17 +122,12 @@ class Ports:
             home=self._home,
             clock=self._clock,
             reader=open_reader(self.client, spec.reads, source.partition),
-            emitter=self._emit(),
+            emitter=self._emitter,
             pool=self._pool,
             index=index,
             senders=senders,
             at=self._at,
         )
-
-    def _emit(self) -> Emitter:
-        if self._emitter is None:
-            self._emitter = open_emitter(self.client, self.spec)
-        return self._emitter
 
     def close(self) -> None:
         """Let go of everything. May be called twice."""
@@ -210,12 +207,22 @@ class _Lanes:
     def _turn(self, lane: LaneTask, linger: float) -> None:
         while lane.turn(linger=linger):
             check(lane)
+        while lane.full:
+            # It lost a race, and waits: nobody else needs this task meanwhile.
+            lane.finish()
+            lane.turn(linger=linger)
+            check(lane)
 
     def _finish(self, source: Source, lane: LaneTask) -> dict[str, Any]:
         _, end = self._job.ranges[source.partition]
         lane.take(empty(source), end)
-        self._turn(lane, 0.0)
         lane.end_at(end)
+        moved = True
+        while moved and lane.stopped is None:
+            stood = lane.seq
+            moved = lane.turn()
+            lane.finish()
+            moved |= lane.seq != stood
         check(lane)
         if lane.stopped is None:
             raise Unavailable(

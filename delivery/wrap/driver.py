@@ -160,6 +160,8 @@ class StageDriver:
             start = start.merged(Frontier.of([(state, upcoming)]))
             if row is not None:
                 self._check_state(row.head.frontier, upcoming)
+            elif (other := self._other_lane(state)) is not None:
+                raise self._refused(f"the checkpoint is that of {other}")
         elif row is not None and row.head.state:
             raise self._refused("it kept state before, and its plan has none now")
         self._runner.tell(m.Opened(start))
@@ -176,6 +178,14 @@ class StageDriver:
                 f"batches below {sealed} are sealed, and the checkpoint goes on with {upcoming}: it "
                 "was put back from a copy"
             )
+
+    def _other_lane(self, state: Source) -> str | None:
+        """Return the lane whose state is in this checkpoint, if it is another's."""
+        for name in self._catalog.lanes():
+            row = None if name == self.lane else self._catalog.load(name)
+            if row is not None and row.head.frontier.at(state) is not None:
+                return name
+        return None
 
     def close(self) -> None:
         """Let go of everything. May be called twice."""

@@ -1,0 +1,141 @@
+"""What the suites over wrapped jobs share: traffic with repeats, jobs in processes, and their effects."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dedup.catalog.open import open_store
+from delivery.checker import Evidence, LaneInput, Log, check
+from delivery.header import NAME, decode_header
+from delivery.host.killing import VARIABLE
+from delivery.kafka.opening import open_client
+from delivery.kafka.port import TopicSettings
+from delivery.microbatch.offsets import checkpoint_at
+from delivery.naming import id_from
+from delivery.wrap.positions import state_source
+from tests.acceptance.kit import ROOT, Worker, logs_of, publish
+from tests.acceptance.traffic import Row
+
+#: A session takes a quarter of a minute to start on a busy machine.
+JOB_SECONDS_MAX = 400.0
+PARTITIONS = 2
+#: When the first record says that it happened, a multiple of the window.
+FIRST = 1_700_000_000
+WINDOW_SECONDS = 20
+#: Far enough behind all others to close their windows, and in a window of its own.
+LAST = FIRST + 100_000
+
+
+def row(number: int, partition: int | None = None) -> Row:
+    """Return the record of that number; the same whenever it is asked for."""
+    value = json.dumps({"id": number, "at": FIRST + number}).encode()
+    where = number % PARTITIONS if partition is None else partition
+    return Row(where, None, value, (("id", str(number).encode()),))
+
+
+def traffic(first: int, last: int) -> list[Row]:
+    """Return records with a repeat of every fifth: beside it, later, and in the other partition."""
+    rows = []
+    for number in range(first, last):
+        rows.append(row(number))
+        if number % 5 == 0:
+            again = max(first, number - (0, 7, 31)[number // 5 % 3])
+            other = number % 50 == 0
+            rows.append(row(again, (again + 1) % PARTITIONS if other else None))
+    return rows
+
+
+def closing() -> list[Row]:
+    """Return a record for each partition that closes all windows before it."""
+    made = []
+    for partition in range(PARTITIONS):
+        value = json.dumps({"id": 0, "at": LAST}).encode()
+        made.append(Row(partition, None, value, (("id", b"last-%d" % partition),)))
+    return made
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One wrapped job with topics and a catalog of its own."""
+
+    name: str
+    kafka: str
+    directory: Path
+    kind: str
+
+    def __post_init__(self) -> None:
+        with open_client(self.kafka) as client:
+            for topic in (f"{self.name}.in", f"{self.name}.out"):
+                client.create(topic, TopicSettings(partitions=PARTITIONS))
+
+    @property
+    def catalog(self) -> str:
+        return f"sqlite:{self.directory / 'catalog.db'}"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.directory / "checkpoint"
+
+    def send(self, rows: list[Row]) -> None:
+        with open_client(self.kafka) as client:
+            publish(client, f"{self.name}.in", rows)
+
+    def start(self, kill_at: str = "") -> Worker:
+        """Start a process that takes what is available now."""
+        settings: dict[str, Any] = {
+            "name": self.name,
+            "kafka": self.kafka,
+            "catalog": self.catalog,
+            "home": str(self.directory / "home"),
+            "kind": self.kind,
+            "checkpoint": str(self.checkpoint),
+            "doomed": bool(kill_at),
+        }
+        command = [sys.executable, "-m", "tests.integration.wrap_job", json.dumps(settings)]
+        environment = os.environ | ({VARIABLE: kill_at} if kill_at else {})
+        said = self.directory / f"job.{time.monotonic_ns()}.log"
+        with said.open("wb") as file:
+            process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=file)
+        return Worker(process, said)
+
+    def run(self, expected: int = 0, kill_at: str = "") -> str:
+        """Run it to its end, and return what it said."""
+        worker = self.start(kill_at)
+        worker.ended(expected, JOB_SECONDS_MAX)
+        return worker.said.read_text()
+
+    def effects(self) -> list[dict[str, Any]]:
+        """Return what came out, copies taken together; of each output there is one version."""
+        with open_client(self.kafka) as client:
+            logs = logs_of(client, f"{self.name}.out")
+        versions: dict[bytes, set[bytes]] = defaultdict(set)
+        for record in (record for log in logs.values() for record in log.records):
+            assert record is not None
+            header = decode_header(record.header(NAME) or b"")
+            assert header is not None, "every output carries a header of ours"
+            versions[header.id].add(record.value or b"")
+        assert all(len(found) == 1 for found in versions.values())
+        return [json.loads(value) for found in versions.values() for value in found]
+
+    def prove(self) -> None:
+        """Hold raw input, raw catalog and raw output against each other."""
+        with open_client(self.kafka) as client:
+            logs = logs_of(client, f"{self.name}.in") | logs_of(client, f"{self.name}.out")
+        query = checkpoint_at(str(self.checkpoint)).query_id()
+        if query is not None:
+            logs[state_source(query)] = Log([], 0)  # batches: there is no record in them
+        store = open_store(self.catalog)
+        try:
+            lanes = {f"{self.name}/report/all": LaneInput(id_from=id_from("header:id"))}
+            findings = check(Evidence(store=store, logs=logs, lanes=lanes, finished=True))
+        finally:
+            store.close()
+        assert not findings, "\n".join(map(str, findings))
