@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from delivery.header import NAME, decode_header
 from tests.unit.operate_kit import chained, document, housed
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
 #: Keys whose values are keyed by something that is said in words.
-OPEN = {"counts", "sizes"}
+OPEN = {"counts", "sizes", "start", "end"}
 
 
 @pytest.fixture
@@ -54,6 +55,8 @@ def undocumented(verb: str, found: dict[str, Any]) -> set[str]:
         ("catalog inspect", ()),
         ("catalog compact", ("--keep-entries", "0")),
         ("catalog verify", ()),
+        ("catalog lookup", ("--offset", "in/0/3")),
+        ("catalog lookup", ("--name", "r0-0")),
     ],
 )
 def test_every_key_of_a_document_is_documented(url: str, verb: str, more: tuple[str, ...]) -> None:
@@ -74,3 +77,12 @@ def test_every_key_of_a_backup_and_a_restore_is_documented(url: str, tmp_path: P
     assert undocumented("catalog backup", document("catalog", "backup", url, file)) == set()
     found = document("catalog", "restore", file, f"sqlite:{tmp_path / 'new.db'}")
     assert undocumented("catalog restore", found) == set()
+
+
+def test_every_key_of_a_maker_is_documented(tmp_path: Path) -> None:
+    with housed(tmp_path / "shop.db", chained) as house:
+        header = decode_header(house.sent()[0].header(NAME) or b"")
+        assert header is not None
+        found = document("catalog", "lookup", house.store.url, "--id", header.id.hex())
+        assert found["makers"]
+        assert undocumented("catalog lookup", found) == set()

@@ -13,6 +13,7 @@ command = Verbs(
     {
         "inspect": "delivery.cli.catalog.inspect",
         "compact": "delivery.cli.catalog.compact",
+        "lookup": "delivery.cli.catalog.lookup",
         "verify": "delivery.cli.catalog.verify",
         "backup": "delivery.cli.catalog.backup",
         "restore": "delivery.cli.catalog.restore",

@@ -1,0 +1,113 @@
+"""`delivery catalog lookup`: where an id was decided, or what became of an offset.
+
+What it is: words around `delivery.operate.lookup`. What it must not know: how it is found.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from dedup.errors import InvalidUsage
+from delivery.cli.output import Output, verb
+from delivery.cli.tables import when
+
+if TYPE_CHECKING:
+    from delivery.operate.lookup import Decision, Maker, Read
+
+
+@click.command(
+    epilog="Example: `delivery catalog lookup sqlite:shop.db --offset orders/0/17` says what became "
+    "of a record, `delivery catalog lookup sqlite:shop.db --name order-4711` where a publisher's "
+    "name was decided."
+)
+@click.argument("url")
+@click.option("--id", "hexadecimal", metavar="HEX", help="An id, as in a record's header.")
+@click.option("--name", metavar="TEXT", help="A publisher's name for a record.")
+@click.option("--offset", metavar="TOPIC/PARTITION/OFFSET", help="The place of an input record.")
+@click.option("--stage", help="Only the lanes of this stage, or pipeline/stage.")
+@verb
+def command(
+    out: Output,
+    *,
+    url: str,
+    hexadecimal: str | None,
+    name: str | None,
+    offset: str | None,
+    stage: str | None,
+) -> None:
+    """Look up an id, a publisher's name or an input offset in the catalog at URL.
+
+    Says which seal of which lane decided it and when; of an offset also whether it was fresh, a
+    duplicate or a remnant, and what was made of it, as long as that is stored. Kafka is not asked;
+    `delivery explain` does.
+    """
+    from dedup.ids import named  # noqa: PLC0415  keeps --help light
+    from delivery.operate import lookup  # noqa: PLC0415  see above
+    from delivery.operate.opening import chosen, opened  # noqa: PLC0415  see above
+
+    if sum(asked is not None for asked in (hexadecimal, name, offset)) != 1:
+        raise InvalidUsage(
+            "look something up", url, "say one of --id, --name and --offset; nothing was looked up"
+        )
+    with opened(url) as catalog:
+        lanes, where = chosen(catalog, stage), catalog.store.url
+        if offset is not None:
+            reads = lookup.look_up_offset(catalog, *lookup.parsed(offset), lanes)
+            out.result(
+                "\n".join(line for read in reads for line in _read(read)),
+                {"catalog": where, "offset": offset, "reads": [one.document() for one in reads]},
+            )
+            return
+        record_id = lookup.id_of_hex(hexadecimal) if hexadecimal else named((name or "").encode())
+        decisions, makers = lookup.look_up_id(catalog, record_id, lanes)
+    lines = [f"id {record_id.hex()}"]
+    lines += [line for decision in decisions for line in _decision(decision)]
+    lines += [_maker(maker) for maker in makers]
+    if not decisions:
+        lines.append("  no lane has decided it, or all that did have forgotten it")
+    document = {
+        "catalog": where,
+        "id": record_id.hex(),
+        "decisions": [one.document() for one in decisions],
+        "makers": [one.document() for one in makers],
+    }
+    out.result("\n".join(lines), document)
+
+
+def _decision(one: Decision) -> list[str]:
+    sealed = "its entry was collected" if one.sealed_ms is None else when(one.sealed_ms)
+    lines = [
+        f"  decided by {one.lane} seq {one.seq}, {sealed} ({one.origin}, in its {one.kept_in})"
+    ]
+    if one.offset is not None:
+        lines.append(f"    it is the record at partition {one.offset[0]} offset {one.offset[1]}")
+    elif one.start is not None and one.end is not None:
+        ranges = [f"{part}: {one.start[part]} to {end - 1}" for part, end in one.end.items()]
+        lines.append(f"    that seal read offsets {', '.join(ranges)} (partition: offsets)")
+    return lines
+
+
+def _maker(one: Maker) -> str:
+    return (
+        f"  made by {one.lane} seq {one.seq}, {when(one.sealed_ms)}, as output {one.ordinal} to "
+        f"{one.topic}"
+    )
+
+
+def _read(one: Read) -> list[str]:
+    if one.seq is None or one.sealed_ms is None:
+        return [f"{one.lane}: {one.fate}"]
+    code = f", code {one.code}" if one.code else ""
+    lines = [f"{one.lane}: {one.fate}, sealed by seq {one.seq}, {when(one.sealed_ms)}{code}"]
+    lines += [
+        f"  output {made.id} to {made.topic} partition {made.partition}, key {made.key}, "
+        f"{made.size} bytes"
+        for made in one.outputs or ()
+    ]
+    if one.outputs is None:
+        lines.append("  its outputs are delivered, and were collected here")
+    elif not one.outputs and one.fate == "fresh":
+        lines.append("  nothing was made of it, or there is no record at this offset")
+    return lines

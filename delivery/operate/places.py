@@ -1,0 +1,222 @@
+"""One input offset of one lane: which seal read it, what became of it, what was made of it.
+
+What it is: `place_of`, `verdict_of`, `outputs_of` and `attempts_at`, the look-ups that `lookup` and
+`explain` share.
+What it must not know: ids that publishers give, Kafka.
+
+Invariants:
+    A seal is found by halving what there is of the lane's history, never by reading all of it.
+    What was collected is said to be collected, never guessed at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from dedup.catalog.catalog import Catalog
+from dedup.catalog.store import Blob
+from dedup.formats.dropped import Verdict, decode_dropped
+from dedup.model import Head, Seal, Source
+from delivery.header import NAME, decode_headers
+from delivery.outputs import decode_outputs
+
+__all__ = [
+    "Attempt",
+    "Fate",
+    "Made",
+    "Place",
+    "attempts_at",
+    "outputs_of",
+    "place_of",
+    "readable",
+    "verdict_of",
+]
+
+
+class Fate(StrEnum):
+    """What became of an offset in a lane."""
+
+    FRESH = "fresh"
+    DUPLICATE = "duplicate"
+    REMNANT = "remnant"
+    ABANDONED = "abandoned"
+    #: The lane has not sealed it yet.
+    PENDING = "pending"
+    #: It lies below the offset at which the lane began.
+    BEFORE = "before the lane began"
+    #: Its seal was collected: it was decided, and it is not known how any more.
+    COLLECTED = "collected"
+
+
+_FATES = {
+    Verdict.DUPLICATE: Fate.DUPLICATE,
+    Verdict.REMNANT: Fate.REMNANT,
+    Verdict.ABANDONED: Fate.ABANDONED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The seal that read an offset; none where the fate says why."""
+
+    seal: Seal | None
+    fate: Fate | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """One output: its id, where it goes, and its key in words."""
+
+    id: str
+    edge: int
+    topic: str
+    partition: int
+    key: str | None
+    size: int
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One try at a position that left something behind.
+
+    Attributes:
+        attempt: in hex.
+        won: whether it was sealed.
+        digest: of what it had made, if it noted that when it lost.
+        stored: kinds of chunks of it that are stored.
+    """
+
+    attempt: str
+    won: bool
+    digest: str | None
+    stored: tuple[str, ...]
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return asdict(self)
+
+
+def place_of(catalog: Catalog, lane: str, head: Head, source: Source, offset: int) -> Place:
+    """Return the seal whose range holds an offset."""
+    end = head.frontier.at(source)
+    if end is None or offset >= end:
+        return Place(None, Fate.PENDING)
+    low, high = 0, head.ref.seq
+    while low < high:
+        middle = (low + high) // 2
+        seal = catalog.seal(lane, head.incarnation_of(middle), middle)
+        # Entries go from the oldest on: behind one that is gone there may be one that is there.
+        if seal is None or (seal.end.at(source) or 0) <= offset:
+            low = middle + 1
+        else:
+            high = middle
+    seal = catalog.seal(lane, head.incarnation_of(low), low)
+    if seal is None:
+        return Place(None, Fate.COLLECTED)
+    start = seal.start.at(source)
+    if start is not None and start <= offset < (seal.end.at(source) or 0):
+        return Place(seal, None)
+    begun = catalog.seal(lane, head.incarnation_of(0), 0)
+    return Place(None, Fate.BEFORE if begun is not None else Fate.COLLECTED)
+
+
+def verdict_of(catalog: Catalog, lane: str, seal: Seal, source: Source, offset: int) -> Fate:
+    """Return what a seal made of an offset that it read.
+
+    An offset that holds no record is said to be fresh: only the log knows it.
+    """
+    chunks = catalog.get(Blob.DROPPED, lane, seal)
+    if chunks is None:
+        return Fate.COLLECTED
+    for chunk in chunks:
+        for run in decode_dropped(chunk, f"dropped offsets of {lane} seq {seal.ref.seq}"):
+            if run.source == source and run.offset <= offset < run.offset + run.count:
+                return _FATES[run.verdict]
+    return Fate.FRESH
+
+
+def outputs_of(
+    catalog: Catalog,
+    head: Head,
+    seal: Seal,
+    parent: tuple[int, int],
+    *,
+    lane: str,
+    names: dict[bytes, str],
+) -> tuple[Made, ...] | None:
+    """Return what was made of one input; None if outputs of this seal were collected.
+
+    Args:
+        catalog: where they are stored.
+        head: the lane's head, which says what it writes.
+        seal: the seal that read the input.
+        parent: partition and offset of the input.
+        lane: the lane.
+        names: of topics, by their identities.
+    """
+    chunks = catalog.get(Blob.OUTPUTS, lane, seal)
+    if chunks is None:
+        return None
+    rows = decode_outputs(chunks, f"outputs of {lane} seq {seal.ref.seq}")
+    columns = decode_headers([dict(headers).get(NAME) for headers in rows.headers])
+    mine = np.flatnonzero((columns.partitions == parent[0]) & (columns.offsets == parent[1]))
+    found = []
+    for at in mine.tolist():
+        (one,) = rows.cut(at, at + 1)
+        topic = head.writes[one.edge] if one.edge < len(head.writes) else b""
+        found.append(
+            Made(
+                id=one.id.hex(),
+                edge=one.edge,
+                topic=names.get(topic, topic.hex()),
+                partition=one.partition,
+                key=readable(one.key),
+                size=len(one.value or b""),
+            )
+        )
+    return tuple(found)
+
+
+def attempts_at(catalog: Catalog, lane: str, seal: Seal) -> tuple[Attempt, ...]:
+    """Return every attempt at a seal's position that left something behind, the winner first."""
+    at = seal.ref
+    digests: dict[bytes, bytes] = {
+        slot.attempt: digest
+        for slot, digest in catalog.store.losers(lane)
+        if (slot.seq, slot.incarnation) == (at.seq, at.incarnation)
+    }
+    stored: dict[bytes, list[str]] = {at.attempt: []}
+    for attempt in digests:
+        stored.setdefault(attempt, [])
+    for kind in Blob:
+        for slot in catalog.store.slots(kind, lane, last=at.seq):
+            if (slot.seq, slot.incarnation) == (at.seq, at.incarnation):
+                stored.setdefault(slot.attempt, []).append(kind.value)
+    return tuple(
+        Attempt(
+            attempt=attempt.hex(),
+            won=attempt == at.attempt,
+            digest=digests[attempt].hex() if attempt in digests else None,
+            stored=tuple(kinds),
+        )
+        for attempt, kinds in stored.items()
+    )
+
+
+def readable(data: bytes | None) -> str | None:
+    """Return bytes as text where they are text, else in hex behind 0x."""
+    if data is None:
+        return None
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return f"0x{data.hex()}"
+    return text if text.isprintable() else f"0x{data.hex()}"
