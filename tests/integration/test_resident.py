@@ -6,13 +6,17 @@ One session serves all tests here; each has topics and a catalog of its own.
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import psutil
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+from dedup.catalog.open import open_catalog
+from dedup.model import Attempt, HeadRef, Incarnation, Kept, LaneRow
 from delivery.kafka.opening import open_client
 from delivery.resident.options import GROWTH_SECONDS
 from tests.integration.kafka_kit import Sent, emissions
@@ -197,6 +201,32 @@ def test_pipelines_of_one_session_share_its_slots(driver, pipeline, kafka, uniqu
         driver.well("stop", name=other.name)
         for one in (pipeline, other):
             one.check()
+
+
+def test_lanes_that_are_restored_under_it_are_followed(driver, pipeline):
+    pipeline.send(range(50))
+    driver.well("start", **pipeline.given)
+    driver.well("deliver", name=pipeline.name)
+    catalog = open_catalog(pipeline.given["catalog"])
+    with closing(catalog.store):
+        for lane in list(catalog.lanes()):
+            row = catalog.load(lane)
+            assert row is not None
+            assert catalog.reincarnate(lane, row.head.ref, anew(row))
+    pipeline.send(range(50, 100))
+    driver.well("deliver", name=pipeline.name)
+    assert driver.well("stop", name=pipeline.name)["exception"] == "None"
+    assert "Fenced" in driver.log.read_text()
+    pipeline.check()
+
+
+def anew(row: LaneRow) -> LaneRow:
+    """Return the row of a lane as a restore writes it."""
+    incarnation = Incarnation(uuid.uuid4().bytes)
+    ref = HeadRef(incarnation, row.head.ref.seq, Attempt(uuid.uuid4().bytes))
+    past = (*row.head.past, Kept(row.head.ref.incarnation, row.head.ref.seq))
+    head = replace(row.head, ref=ref, past=past)
+    return replace(row, head=head, ack=replace(row.ack, incarnation=incarnation))
 
 
 def test_outputs_are_created_if_that_is_asked_for(driver, pipeline):

@@ -64,22 +64,25 @@ def test_two_drivers_at_once_and_one_that_is_killed(pipeline, tmp_path, record_p
 
 
 def test_a_driver_that_is_killed_under_load_and_started_again(pipeline, tmp_path, record_property):
-    with pipeline.traffic(0):
-        with driven("local[3,4]", tmp_path / "a.log") as driver:
-            driver.well("start", **pipeline.given)
+    # The second session is there before the first is killed: how long Spark takes to start says
+    # nothing about the engine.
+    with (
+        driven("local[2,4]", tmp_path / "a.log") as first,
+        driven("local[2,4]", tmp_path / "b.log") as again,
+    ):
+        first.well("start", **pipeline.given)
+        with pipeline.traffic(0):
             pipeline.flowing()
-            driver.kill()
-        with driven("local[3,4]", tmp_path / "b.log") as driver:
-            driver.well("start", **pipeline.given)
+            first.kill()
+            again.well("start", **pipeline.given)
             seconds = pipeline.flowing()
-            record_property("seconds to new output, from start", seconds)
+            record_property("seconds to new output, started again", seconds)
             assert seconds < SECONDS_MAX
-    with driven("local[3,4]", tmp_path / "c.log") as driver:
-        driver.well("start", **pipeline.given)
-        driver.well("deliver", name=pipeline.name)
+        again.well("deliver", name=pipeline.name)
     pipeline.check()
 
 
+@pytest.mark.slow
 def test_an_executor_that_is_killed_under_load(pipeline, tmp_path, record_property):
     """Without a spare slot: the task waits for the executor that replaces the one that died."""
     with driven("local-cluster[2,1,1024]", tmp_path / "log") as driver:
