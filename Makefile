@@ -15,8 +15,8 @@ setup: ## Bring .venv to what requirements.lock says; a second run does nothing
 jars: setup ## Fetch the jars of the servers and of Spark, once for all checkouts
 	@$(BIN)/python -c 'from delivery.services.jars import Tree, jars; [jars(tree) for tree in Tree]'
 
-demo: setup ## Run the demonstration on a real Kafka
-	@$(BIN)/python examples/plain_kafka_to_kafka.py
+demo: setup ## Two stages beside plain PySpark, both killed on the way; DEMO="--catalog cassandra --keep"
+	@$(BIN)/python examples/order_pricing.py $(DEMO)
 
 test: lint type jars ## Lint, types and every test but the slow ones, on real servers
 	@$(BIN)/python -m pytest

@@ -1,0 +1,1 @@
+"""The parts of the demonstration: the job, its traffic, what is done to it, and what came out."""
