@@ -26,9 +26,9 @@ from dedup.model import Incarnation
 from dedup.runs.run import Run
 from dedup.runs.write import RunWriter
 
-#: Ids in memory at once while runs are merged: 16 MiB of them, and about five times that with what
-#: is said about each and what sorting needs.
-MERGE_IDS_MAX = 1 << 20
+#: Ids in memory at once while runs are merged: 4 MiB of them, and about five times that with what
+#: is said about each and what sorting needs. Larger pieces leave the processor's caches.
+MERGE_IDS_MAX = 1 << 18
 #: Below this a block is not worth its overhead, so many runs at once take more memory instead.
 BLOCK_IDS_MIN = 1 << 10
 
@@ -59,8 +59,15 @@ class Block:
 
     def take(self, rows: slice | npt.NDArray[np.generic]) -> Block:
         """Return some of the rows."""
-        digests = None if self.digests is None else self.digests[rows]
-        return Block(self.ids[rows], self.origin[rows], digests)
+        if isinstance(rows, slice):
+            digests = None if self.digests is None else self.digests[rows]
+            return Block(self.ids[rows], self.origin[rows], digests)
+        # By places, `take` gathers a row of two words at once, three times as fast as indexing.
+        places = (
+            np.flatnonzero(rows) if rows.dtype == np.bool_ else rows.astype(np.intp, copy=False)
+        )
+        digests = None if self.digests is None else self.digests.take(places)
+        return Block(self.ids.take(places, axis=0), self.origin.take(places), digests)
 
 
 def merged(sources: Sequence[Iterator[Block]]) -> Iterator[Block]:
@@ -174,17 +181,18 @@ def combined(pieces: Sequence[Block]) -> Block:
     whole = Block.joined(pieces)
     if len(pieces) == 1:
         return whole
-    place = order(whole.ids)
-    again = _again(whole.ids[place])
-    if again.any():
-        # Of equal ids the oldest comes first now, and the others go.
-        place = np.lexsort((whole.origin, whole.ids[:, 1], whole.ids[:, 0]))
-        place = place[~_again(whole.ids[place])]
-    return whole.take(place)
+    found = whole.take(order(whole.ids))
+    if not _again(found.ids).any():
+        return found
+    # Of equal ids the oldest comes first now, and the others go.
+    place = np.lexsort((whole.origin, whole.ids[:, 1], whole.ids[:, 0]))
+    return whole.take(place[~_again(whole.ids[place])])
 
 
 def _again(ids: Ids) -> npt.NDArray[np.bool_]:
-    """Tell of sorted ids which equal the one before."""
+    """Tell of each of sorted ids whether it is the one before it again."""
     again = np.zeros(len(ids), dtype=np.bool_)
-    again[1:] = (ids[1:] == ids[:-1]).all(axis=1)
+    # Ids that agree in their first half are rare, and only they need a second look.
+    near = np.flatnonzero(ids[1:, 0] == ids[:-1, 0]) + 1
+    again[near] = ids[near, 1] == ids[near - 1, 1]
     return again
