@@ -18,11 +18,13 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from dedup.catalog.open import open_catalog
+from dedup.catalog.store import Store
 from dedup.errors import InvalidUsage
 from delivery.host.spec import Plan, StageSpec
 from delivery.host.worker import Worker
 from delivery.kafka.opening import open_client
 from delivery.kafka.port import Client, Topic, TopicSettings, awaited
+from delivery.wrap.positions import lane_of
 
 __all__ = ["REKEYED_PARTITIONS", "prepare", "topics_of"]
 
@@ -45,6 +47,7 @@ def prepare(plan: Plan, *, create_topics: bool = False) -> dict[str, Topic]:
     with open_client(plan.kafka, plan.options, plan.client) as client:
         topics = topics_of(client, plan.stages, create=create_topics)
         with closing(open_catalog(plan.catalog).store) as store:
+            _refuse_another_kind(store, plan.stages)
             late = [
                 spec
                 for spec in plan.stages
@@ -63,6 +66,19 @@ def prepare(plan: Plan, *, create_topics: bool = False) -> dict[str, Topic]:
                     spec, {source: ends[spec.name].at(source) or 0 for source in last_first}
                 )
     return topics
+
+
+def _refuse_another_kind(store: Store, stages: Sequence[StageSpec]) -> None:
+    """Refuse a stage that has run as a wrapped job: what kind its lanes are was frozen then."""
+    for spec in stages:
+        lane = lane_of(spec.pipeline, spec.name)
+        if store.read(lane) is not None:
+            raise InvalidUsage(
+                "start a pipeline",
+                f"stage {spec.name}",
+                f"it ran as a wrapped job, with the one lane {lane}, and its ids are there; nothing "
+                "was started: give the stage another name",
+            )
 
 
 def topics_of(client: Client, stages: Sequence[StageSpec], *, create: bool) -> dict[str, Topic]:
