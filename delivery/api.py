@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from delivery.seeding.checkpoint import Uncommitted
     from delivery.seeding.report import Progress, Report
     from delivery.seeding.request import Start
+    from delivery.wrap.source import Wrapped
 
 _Call = TypeVar("_Call", bound=Callable[..., Any])
 
@@ -73,7 +74,7 @@ class Delivery(Ends):
         self.client = client
         self.home = home
         self._stages: dict[str, StageSpec] = {}
-        self._wrapped = {}
+        self.wrapped: dict[str, Wrapped] = {}
 
     def __repr__(self) -> str:
         # Options and the catalog's URL may hold a password.

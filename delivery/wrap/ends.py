@@ -10,8 +10,9 @@ Invariants:
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
+from dedup.errors import InvalidUsage
 from delivery.host.spec import Conflicts, Plan, StageSpec
 from delivery.naming import IdFrom
 
@@ -26,20 +27,23 @@ if TYPE_CHECKING:
 __all__ = ["Ends"]
 
 
-class Ends:
-    """Wraps the ends of streaming jobs."""
+class Pipeline(Protocol):
+    """What a pipeline has that wraps."""
 
     pipeline: str
     #: The stages wrapped so far, by name.
-    _wrapped: dict[str, Wrapped]
+    wrapped: dict[str, Wrapped]
 
     @property
     def plan(self) -> Plan:
-        """All that a process needs of this pipeline."""
-        raise NotImplementedError
+        """All that a process needs of it."""
+
+
+class Ends:
+    """Wraps the ends of streaming jobs."""
 
     def wrap_source(
-        self,
+        self: Pipeline,
         reader: DataStreamReader,
         *,
         stage: str,
@@ -70,6 +74,13 @@ class Ends:
         from delivery.api import window_ms  # noqa: PLC0415 - which imports this module
         from delivery.wrap.source import wrap_source  # noqa: PLC0415 - Spark is not needed before
 
+        if stage in {spec.name for spec in self.plan.stages}:
+            raise InvalidUsage(
+                "wrap a source",
+                stage,
+                "the pipeline has a stage of that name already; nothing was read: name the job "
+                "otherwise",
+            )
         spec = StageSpec(
             pipeline=self.pipeline,
             name=stage,
@@ -81,11 +92,15 @@ class Ends:
             start=start,
         )
         return wrap_source(
-            self.plan, self._wrapped, reader, spec, start_from=start_from, uncommitted=uncommitted
+            self.plan, self.wrapped, reader, spec, start_from=start_from, uncommitted=uncommitted
         )
 
     def wrap_sink(
-        self, writer: DataStreamWriter, *, topic: str | tuple[str, ...] | list[str], code: str = ""
+        self: Pipeline,
+        writer: DataStreamWriter,
+        *,
+        topic: str | tuple[str, ...] | list[str],
+        code: str = "",
     ) -> WrappedWriter:
         """Return a writer whose `start()` runs the job as a stage.
 
@@ -98,9 +113,9 @@ class Ends:
         from delivery.wrap.sink import wrap_sink  # noqa: PLC0415 - Spark is not needed before
 
         topics = (topic,) if isinstance(topic, str) else tuple(topic)
-        return wrap_sink(self._wrapped, writer, topics, code=code)
+        return wrap_sink(self.wrapped, writer, topics, code=code)
 
-    def forget_state(self, *, stage: str, checkpoint: str) -> None:
+    def forget_state(self: Pipeline, *, stage: str, checkpoint: str) -> None:
         """Let a stateful job whose checkpoint is lost, or no longer right, go on without it.
 
         What was open in its state (windows, joins, sets of seen keys) is lost with it; what is

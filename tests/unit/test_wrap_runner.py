@@ -1,0 +1,235 @@
+"""The runner of a stage lane over a plan that is made up: which runs count, and who wins."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from connectors.memory import MemoryReader
+from dedup.arrays import pack
+from dedup.catalog.catalog import Catalog
+from dedup.catalog.memory import MemoryStore
+from dedup.errors import InvalidUsage, Unavailable
+from dedup.index import ExactIndex
+from dedup.model import Frontier, RecordId, Source
+from delivery.broker import MemoryBroker
+from delivery.host.clock import SystemClock
+from delivery.judge import Judge
+from delivery.naming import id_from
+from delivery.protocol import messages as m
+from delivery.protocol.state import Limits
+from delivery.records import Record
+from delivery.stage import Policy, stage_of
+from delivery.verdicts import EXTERNAL
+from delivery.wrap.pieces import Piece
+from delivery.wrap.positions import state_source
+from delivery.wrap.runner import RUNS_MAX, Result, StageLaneRunner
+from delivery.wrap.token import Token
+from sinks.memory import MemoryEmitter
+
+LANE = "p/report/all"
+STATE = state_source("00000000-0000-0000-0000-00000000002a")
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+    ]
+)
+
+
+class World:
+    """A broker with two partitions of input, a catalog, and plans that pass records on."""
+
+    def __init__(self) -> None:
+        self.broker = MemoryBroker()
+        self.broker.create("in", 2)
+        self.broker.create("out", 2)
+        self.catalog = Catalog(MemoryStore())
+        self.tokens: list[Token] = []
+        #: What happens to the results of the next runs.
+        self.faults: list[Callable[[Result], Result]] = []
+        self.before_append: Callable[[], object] | None = None
+
+    def write(self, partition: int, *names: str) -> None:
+        source = self.broker.sources("in")[partition]
+        for name in names:
+            self.broker.append(source, Record(value=name.encode(), key=name.encode()))
+
+    def runner(self, *, state: bool = False) -> StageLaneRunner:
+        sources = self.broker.sources("in")
+        naming = id_from("value")
+        judge = Judge(self.catalog, ExactIndex(self.catalog, LANE, 1000), naming, tuple)
+        made = StageLaneRunner(
+            LANE,
+            topics={"in": self.broker.names["in"]},
+            outputs=("out",),
+            run_plan=self.run_plan,
+            judge_range=self.judge_range,
+            state=STATE.topic if state else b"",
+            catalog=self.catalog,
+            judge=judge,
+            reader=MemoryReader(self.broker, "in", sources),
+            stage=stage_of(lambda _: None),
+            emitter=MemoryEmitter(self.broker, ["out"]),
+            clock=SystemClock(threading.Event()),
+            policy=Policy(),
+            limits=Limits(pending_max=1),
+        )
+        start = [(source, 0) for source in sources] + ([(STATE, 0)] if state else [])
+        made.tell(m.Opened(Frontier.of(start)))
+        made.drain()
+        return made
+
+    def batch(self, runner: StageLaneRunner, number: int | None = None) -> None:
+        """Run a batch over all there is."""
+        head = runner.state.lane.known.frontier
+        start = {source: head.at(source) or 0 for source in self.broker.sources("in")}
+        end = dict(self.broker.high(list(start)))
+        if number is not None:
+            start[STATE], end[STATE] = number, number + 1
+        runner.offer(m.Polled(Frontier.of(start.items()), Frontier.of(end.items())), [])
+        runner.drain()
+
+    def run_plan(self, token: Token) -> Result:
+        self.tokens.append(token)
+        drops = {(r.source, o) for r in token.drops for o in range(r.offset, r.offset + r.count)}
+        pieces, values = {}, []
+        for source in token.ranges:
+            piece = self.judge_range(token, source)
+            if piece.read:
+                pieces[source] = piece
+            read = self.broker.read(source, *token.ranges[source])
+            values += [r.value for r in read if (source, r.offset) not in drops]
+        columns = {name: [None] * len(values) for name in SCHEMA.names} | {"value": values}
+        result = Result(table=pa.table(columns, schema=SCHEMA), pieces=pieces)
+        return self.faults.pop(0)(result) if self.faults else result
+
+    def judge_range(self, token: Token, source: Source) -> Piece:
+        """Take every record for fresh."""
+        read = self.broker.read(source, *token.ranges[source])
+        return Piece(
+            read=len(read),
+            offsets=np.array([record.offset for record in read], dtype=np.int64),
+            ids=pack([RecordId((record.value or b"").ljust(16, b".")) for record in read]),
+            buckets=np.full(len(read), EXTERNAL, dtype=np.int64),
+            mark_of=np.full(len(read), -1, dtype=np.intp),
+        )
+
+    def sent(self) -> list[bytes | None]:
+        logs = [self.broker.partitions[source] for source in self.broker.sources("out")]
+        return sorted(record.value for log in logs for record in log if record is not None)
+
+
+def spoiled(result: Result) -> Result:
+    return Result(table=result.table, pieces=result.pieces, trouble="stage 3 ran more than once")
+
+
+def mixed(result: Result) -> Result:
+    return Result(table=result.table, pieces=dict.fromkeys(result.pieces, Piece(mixed=True)))
+
+
+def silent(result: Result) -> Result:
+    return Result(table=result.table, pieces={})
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_batch_is_one_seal_and_its_rows_go_out(world):
+    world.write(0, "a", "b")
+    world.write(1, "c")
+    runner = world.runner()
+    world.batch(runner)
+    assert world.sent() == [b"a", b"b", b"c"]
+    row = world.catalog.load(LANE)
+    assert (row.head.ref.seq, row.ack.seq) == (1, 1)
+
+
+@pytest.mark.parametrize("fault", [spoiled, mixed])
+def test_a_run_that_does_not_count_is_thrown_away_and_made_again(world, fault):
+    world.faults = [fault, fault]
+    world.write(0, "a")
+    world.batch(world.runner())
+    assert world.sent() == [b"a"]
+    assert len(world.tokens) == 3
+    assert len({token.run for token in world.tokens}) == 3, "reports of one are not another's"
+
+
+def test_runs_that_never_count_seal_nothing(world):
+    world.faults = [spoiled] * RUNS_MAX
+    world.write(0, "a")
+    runner = world.runner()
+    world.batch(runner)
+    assert isinstance(runner.state.error, Unavailable)
+    assert "stage 3 ran more than once" in str(runner.state.error)
+    assert world.sent() == []
+    assert world.catalog.load(LANE).head.ref.seq == 0
+
+
+def test_what_went_wrong_in_a_task_is_raised_as_what_it_was(world):
+    document = {"kind": "InvalidUsage", "words": ["a", "b", "c"], "place": "", "text": ""}
+    failed = Piece(failed=document | {"traceback": ""})
+    world.faults = [
+        lambda result: Result(table=result.table, pieces=dict.fromkeys(result.pieces, failed))
+    ]
+    world.write(0, "a")
+    runner = world.runner()
+    world.batch(runner)
+    assert isinstance(runner.state.error, InvalidUsage)
+    assert world.sent() == []
+
+
+def test_a_repeat_in_another_partition_costs_a_second_run_and_goes_out_once(world):
+    world.write(0, "a", "b")
+    world.write(1, "b", "c")
+    world.batch(world.runner())
+    assert world.sent() == [b"a", b"b", b"c"]
+    assert [len(token.drops) for token in world.tokens] == [0, 1]
+
+
+def test_a_range_that_no_task_reported_is_judged_all_the_same(world):
+    world.faults = [silent]
+    world.write(0, "a", "b")
+    world.batch(world.runner())
+    seal = world.catalog.seal(LANE, (row := world.catalog.load(LANE)).head.ref.incarnation, 1)
+    assert (seal.counts.fresh, row.head.ref.seq) == (2, 1)
+
+
+def test_without_state_whoever_loses_goes_on_behind_the_winner(world):
+    world.write(0, "a")
+    one, other = world.runner(), world.runner()
+    world.batch(one)
+    world.write(0, "b")
+    world.batch(other)  # it still believes that nothing is sealed
+    assert world.sent() == [b"a", b"b"]
+    source = world.broker.sources("in")[0]
+    assert [token.ranges[source] for token in world.tokens] == [(0, 1), (0, 2), (1, 2)]
+
+
+def test_with_state_whoever_loses_stops(world):
+    world.write(0, "a")
+    one, other = world.runner(state=True), world.runner(state=True)
+    world.batch(one, 0)
+    world.batch(other, 0)
+    assert isinstance(other.state.error, InvalidUsage)
+    assert "another driver" in str(other.state.error)
+    assert world.sent() == [b"a"]
+    assert world.catalog.load(LANE).head.state == STATE.topic
+
+
+def test_with_state_a_batch_without_records_is_sealed_too(world):
+    runner = world.runner(state=True)
+    world.batch(runner, 0)
+    world.batch(runner, 1)
+    row = world.catalog.load(LANE)
+    assert (row.head.ref.seq, row.head.frontier.at(STATE)) == (2, 2)
