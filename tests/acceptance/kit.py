@@ -47,6 +47,8 @@ PARTITIONS = 2
 #: How long a trial's processes may take to come to the end of their input.
 END_SECONDS_MAX = 120.0
 POLL_SECONDS = 0.02
+#: What of a process's words stands in a failure.
+SAID_CHARACTERS = 6000
 #: Records sent at once.
 SENT_AT_ONCE = 500
 
@@ -170,7 +172,7 @@ class Worker:
         except subprocess.TimeoutExpired:
             self.kill()
             code = None
-        assert code == expected, f"ended with {code}: {self.said.read_text()[-4000:]}"
+        assert code == expected, f"ended with {code}: {self.said.read_text()[-SAID_CHARACTERS:]}"
 
     def kill(self) -> None:
         """End it as `kill -9` does, wherever it is."""
@@ -184,11 +186,18 @@ def shares(rows: Sequence[Row], count: int) -> list[Sequence[Row]]:
     return [rows[first : first + size] for first in range(0, len(rows), size)]
 
 
-def until(what: str, holds: Callable[[], bool], seconds_max: float = END_SECONDS_MAX) -> None:
-    """Wait for something to hold; fail with what it was if it does not."""
+def until(
+    what: str,
+    holds: Callable[[], bool],
+    seconds_max: float = END_SECONDS_MAX,
+    of: Worker | None = None,
+) -> None:
+    """Wait for something to hold; fail with what was waited for, and what a process said."""
     deadline = time.monotonic() + seconds_max
     while not holds():
-        assert time.monotonic() < deadline, f"waited {seconds_max} s in vain for: {what}"
+        if time.monotonic() > deadline:
+            said = of.said.read_text()[-SAID_CHARACTERS:] if of else ""
+            raise AssertionError(f"waited {seconds_max} s in vain for: {what}\n{said}")
         time.sleep(POLL_SECONDS)
 
 

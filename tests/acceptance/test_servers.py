@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pytest
 
 from delivery import Indeterminate, Unavailable
 from delivery.kafka.opening import open_client
 from delivery.kafka.port import TopicSettings
-from delivery.services.ephemeral import Server, ephemeral
+from delivery.services.ephemeral import Server, Services, ephemeral
+from tests.acceptance.kit import Trial, prove, publish, shares, until
+from tests.acceptance.pricing import Pipeline
+from tests.acceptance.worker import AWAY
 
 MIB = 1024 * 1024
 RECORDS = 600
@@ -56,3 +63,123 @@ def comes_back(broker: Server) -> Iterator[None]:
         yield
     finally:
         back.join()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Services]:
+    """Three brokers and three nodes: what may lose one of either."""
+    with ephemeral(kafka=3, cassandra=3, report=print) as services:
+        yield services
+
+
+@pytest.fixture
+def trial(cluster: Services, unique: Callable[[str], str], tmp_path: Path) -> Trial:
+    """A pipeline on all of them."""
+    hosts = ",".join(
+        f"{host}:{cluster.cassandra.port}" for host in cluster.cassandra.contact_points
+    )
+    pipeline = Pipeline(
+        name=unique("shop"),
+        kafka=cluster.kafka.bootstrap,
+        catalog=f"cassandra://{hosts}/servers",
+        home=str(tmp_path / "home"),
+    )
+    return Trial.of(pipeline, tmp_path, seed=53, count=RECORDS)
+
+
+class Patient:
+    """A worker that is started again when it gives up because a server is away."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+        self.worker = trial.start()
+        self.said: list[str] = []
+
+    def look(self) -> bool:
+        """Start it again if it gave up; tell whether it has come to its end."""
+        code = self.worker.process.poll()
+        if code == AWAY:
+            self.said.append(self.worker.said.read_text())
+            self.worker = self._trial.start()
+        elif code is not None:
+            assert code == 0, self.worker.said.read_text()[-4000:]
+        return code == 0
+
+
+def hurt(trial: Trial, hurts: dict[int, Callable[[], None]]) -> Patient:
+    """Send everything in parts, do something to a server before some of them, and judge."""
+    patient = Patient(trial)
+    with open_client(trial.pipeline.kafka) as client:
+        for number, part in enumerate(shares(trial.traffic.rows, PARTS)):
+            hurts.get(number, lambda: None)()
+            publish(client, trial.pipeline.raw, part)
+            patient.look()
+    trial.complete.touch()
+    until("it comes to its end", patient.look, RECOVERY_SECONDS_MAX)
+    prove(trial)
+    return patient
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["kafka-1", "kafka-2", "kafka-3", "cassandra-2", "cassandra-3"])
+def test_a_server_killed_and_started_again_under_load(
+    name: str, cluster: Services, trial: Trial
+) -> None:
+    server = cluster.servers[name]
+    hurt(trial, {3: server.kill, 8: server.restart})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["kafka-2", "cassandra-2"])
+def test_a_server_that_stands_still(name: str, cluster: Services, trial: Trial) -> None:
+    server = cluster.servers[name]
+    timer = threading.Timer(PAUSE_SECONDS, server.resume)
+
+    def pause() -> None:
+        server.pause()
+        timer.start()
+
+    hurt(trial, {3: pause})
+    timer.join()
+
+
+@pytest.mark.slow
+def test_without_any_catalog_it_waits_says_so_and_holds_no_more(
+    cluster: Services, trial: Trial
+) -> None:
+    nodes = [server for name, server in cluster.servers.items() if name.startswith("cassandra")]
+    parts = shares(trial.traffic.rows, 2)
+    patient = Patient(trial)
+    trial.send(parts[0])
+    for node in nodes:
+        node.kill()
+    trial.send(parts[1])
+    grown = _grown(patient, PAUSE_SECONDS)
+    assert grown < GROWTH_BYTES_MAX
+    assert patient.said, "it gave up, so that somebody sees it"
+    assert all(
+        "did not happen" in said or "retry" in said or "again" in said for said in patient.said
+    )
+    restarts = [threading.Thread(target=node.restart) for node in nodes]
+    for restart in restarts:
+        restart.start()
+    for restart in restarts:
+        restart.join()
+    trial.complete.touch()
+    until("it comes to its end", patient.look, RECOVERY_SECONDS_MAX)
+    prove(trial)
+
+
+def _grown(patient: Patient, seconds: float) -> int:
+    """Return by how much a worker grew, at most, within a time."""
+    first: dict[int, int] = {}
+    most = 0
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        patient.look()
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(patient.worker.process.pid)
+            size = process.memory_info().rss
+            most = max(most, size - first.setdefault(process.pid, size))
+        time.sleep(0.2)
+    return most
