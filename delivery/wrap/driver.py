@@ -153,15 +153,15 @@ class StageDriver:
         state = self._state
         if state is not None:
             committed = self._checkpoint.committed()
-            if row is None and committed is not None:
-                # The checkpoint of the job as it was before it was wrapped: state and offsets.
-                start = self._frontier(self._checkpoint.ends(committed))
             upcoming = 0 if committed is None else committed + 1
-            start = start.merged(Frontier.of([(state, upcoming)]))
             if row is not None:
                 self._check_state(row.head.frontier, upcoming)
             elif (other := self._other_lane(state)) is not None:
                 raise self._refused(f"the checkpoint is that of {other}")
+            elif committed is not None:
+                # The checkpoint of the job as it was before it was wrapped: state and offsets.
+                start = self._frontier(self._checkpoint.ends(committed))
+            start = start.merged(Frontier.of([(state, upcoming)]))
         elif row is not None and row.head.state:
             raise self._refused("it kept state before, and its plan has none now")
         self._runner.tell(m.Opened(start))
@@ -224,6 +224,10 @@ class StageDriver:
 
     def _frontier(self, offsets: Offsets | Mapping[str, Mapping[int, int]]) -> Frontier:
         topics = self._wrapped.topics
+        if set(offsets) != set(topics):
+            raise self._refused(
+                f"its checkpoint is of a query that reads {', '.join(sorted(offsets)) or 'nothing'}"
+            )
         return Frontier.of(
             (Source(topics[name].id, partition), offset)
             for name, found in offsets.items()

@@ -1,0 +1,84 @@
+"""What a wrapped job may read and write, and what is refused, all in one Spark session."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delivery.kafka.opening import open_client
+from delivery.kafka.port import TopicSettings
+from delivery.services.kafka import Kafka
+from tests.acceptance.kit import ROOT
+from tests.integration.wrap_kit import JOB_SECONDS_MAX, PARTITIONS
+from tests.integration.wrap_story import RECORDS
+
+TOPICS = ("left", "right", "join", "other", "after")
+
+
+@pytest.fixture(scope="module")
+def story(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Play every scene once."""
+    directory = tmp_path_factory.mktemp("story")
+    settings = {
+        "kafka": kafka.bootstrap,
+        "catalog": f"sqlite:{directory / 'catalog.db'}",
+        "home": str(directory / "home"),
+        "directory": str(directory),
+        "name": f"story-{directory.name}-{id(directory)}",
+    }
+    with open_client(kafka.bootstrap) as client:
+        for topic in TOPICS:
+            client.create(f"{settings['name']}.{topic}", TopicSettings(partitions=PARTITIONS))
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.integration.wrap_story", json.dumps(settings)],
+        cwd=Path(ROOT),
+        capture_output=True,
+        text=True,
+        timeout=2 * JOB_SECONDS_MAX,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    shown: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return shown
+
+
+def test_a_join_of_two_topics_makes_each_pair_once(story):
+    assert story["join"]["pairs"] == list(range(0, RECORDS, 4))
+    assert story["join"]["told"] == RECORDS + RECORDS // 4
+
+
+def test_the_identity_of_a_checkpoint_is_that_of_its_query(story):
+    assert story["join"]["same"]
+
+
+def test_a_checkpoint_that_is_another_stage_s_is_refused(story):
+    assert "the checkpoint is that of" in story["shared"]
+    assert "/join/all" in story["shared"]
+
+
+def test_a_job_goes_on_where_the_plain_one_stood(story):
+    assert story["taken_over"] == list(range(RECORDS, RECORDS + 10))
+
+
+@pytest.mark.parametrize(
+    ("scene", "words"),
+    [
+        ("itself", "read a stream that a plan joins or unites with itself twice"),
+        ("unwrapped", "have to be wrapped sources of one stage"),
+        ("rate", 'give spark.readStream.format("kafka")'),
+        ("split", "one task, in order"),
+        ("pattern", "cannot be chosen"),
+        ("missing", "there are none of these names"),
+        ("columns", "column offset bigint"),
+        ("nowhere", "has nowhere to keep it"),
+        ("twice", "reads it already"),
+        ("outside", "outside of d.wrap_sink"),
+    ],
+)
+def test_what_would_lose_or_double_is_refused_with_the_way_out(story, scene, words):
+    assert words in story["refusals"][scene]
