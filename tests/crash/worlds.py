@@ -362,10 +362,10 @@ WORLDS = {
     "deep-zombie": Pinned(DEEP_ZOMBIE, 425_308, deep=True),
     "deep-chain": Pinned(DEEP_CHAIN, 487_904, deep=True),
     "deep-receivers": Pinned(DEEP_RECEIVERS, 130_497, deep=True),
-    "deep-collected": Pinned(DEEP_COLLECTED, 145_928, deep=True),
+    "deep-collected": Pinned(DEEP_COLLECTED, 217_722, deep=True),
     "deep-sleeper": Pinned(DEEP_SLEEPER, 2_072_592, deep=True),
     "deep-collector": Pinned(DEEP_COLLECTOR, 565_499, deep=True),
-    "deep-compacted": Pinned(DEEP_COMPACTED, 16_648, deep=True),
+    "deep-compacted": Pinned(DEEP_COMPACTED, 31_608, deep=True),
     "deep-restored": Pinned(DEEP_RESTORED, 49_345, deep=True),
-    "deep-beside": Pinned(DEEP_BESIDE, 17_240, deep=True),
+    "deep-beside": Pinned(DEEP_BESIDE, 22_576, deep=True),
 }
