@@ -92,6 +92,7 @@ def test_an_executor_that_is_killed_under_load(pipeline, tmp_path, record_proper
             victim = driver.executors()[0]
             victim.kill()
             psutil.wait_procs([victim], timeout=30)
+            until(lambda: "is gone without a word" in driver.log.read_text())
             until(lambda: len(driver.executors()) == 2)
             seconds = until(
                 lambda: driver.well("look", name=pipeline.name)["status"]["running"] == 2
