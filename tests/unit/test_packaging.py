@@ -45,18 +45,18 @@ def names(wheel) -> list[str]:
 def base_distributions() -> dict[str, Distribution]:
     """Give what the project requires without extras, and what that requires in turn."""
     found: dict[str, Distribution] = {}
-    waiting = ["exactly-once-delivery"]
+    waiting = [Requirement("exactly-once-delivery")]
     while waiting:
-        here = distribution(waiting.pop())
-        for text in here.requires or ():
+        wanted = waiting.pop()
+        for text in distribution(wanted.name).requires or ():
             requirement = Requirement(text)
             name = canonicalize_name(requirement.name)
-            if name in found or not (
-                requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-            ):
-                continue
-            found[name] = distribution(name)
-            waiting.append(name)
+            asked = requirement.marker is None or any(
+                requirement.marker.evaluate({"extra": extra}) for extra in ("", *wanted.extras)
+            )
+            if asked and name not in found:
+                found[name] = distribution(name)
+                waiting.append(requirement)
     return found
 
 
