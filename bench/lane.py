@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import psutil
+
 from bench.harness import Benchmark, Contestant, Goal, Lab, Turn
 from bench.job import ID, VALUE_BYTES, Job, fresh_count, with_nonce
 from bench.meter import MB
@@ -256,7 +258,7 @@ def _flow(directory: Path, job: Job, fan_out: int, target: int) -> Turn:
             finally:
                 ended.set()
                 follow.set()
-            collections = collecting.result()
+            collections, anonymous = collecting.result()
     finally:
         catalog.store.close()
     seconds = time.perf_counter() - begin
@@ -265,6 +267,7 @@ def _flow(directory: Path, job: Job, fan_out: int, target: int) -> Turn:
         "catalog MB at the end": _megabytes(directory.glob("catalog.db*")),
         "index MB on disk": _megabytes((directory / "home").rglob("*")),
         "collections": collections,
+        "anonymous growth MB": anonymous,
     }
     return Turn(seconds=(seconds,), amount=sent, facts=facts)
 
@@ -273,18 +276,29 @@ def _megabytes(files: Iterable[Path]) -> float:
     return sum(file.stat().st_size for file in files if file.is_file()) / MB
 
 
-def _follow(url: str, follow: threading.Event, ended: threading.Event) -> float:
-    """Collect whenever the lane has moved; return how often anything was taken away."""
+def _follow(url: str, follow: threading.Event, ended: threading.Event) -> tuple[float, float]:
+    """Collect whenever the lane has moved.
+
+    Returns how often anything was taken away, and the most by which anonymous memory grew.
+    """
     catalog = open_catalog(url)
-    took = 0
+    took, first, most = 0, _anonymous(), 0
     try:
         while not ended.is_set():
             follow.wait()
             follow.clear()
+            most = max(most, _anonymous())
             took += bool(collect(catalog, LANE, Keep()))
     finally:
         catalog.store.close()
-    return took
+    return took, (most - first) / MB
+
+
+def _anonymous() -> int:
+    """Return the memory of this process that no file stands behind."""
+    told = psutil.Process().memory_info()
+    # Only Linux tells what is mapped from files.
+    return int(told.rss - getattr(told, "shared", 0))
 
 
 GIGABYTE = Benchmark(

@@ -25,7 +25,7 @@ __all__ = ["VERBS", "main"]
 
 VERBS = (
     *("up", "down", "status", "logs", "doctor"),
-    *("stage", "catalog"),
+    *("stage", "catalog", "audit", "explain"),
     "spark-options",
 )
 

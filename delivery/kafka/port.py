@@ -36,6 +36,7 @@ __all__ = [
     "IN_FLIGHT_BYTES_MAX",
     "IN_FLIGHT_RECORDS_MAX",
     "MESSAGE_BYTES_MIN",
+    "OWN_PREFIX",
     "RECONNECT_MS_MAX",
     "RESPONSE_BYTES_MAX",
     "Bounds",
@@ -72,6 +73,9 @@ IN_FLIGHT_RECORDS_MAX = 500_000
 BATCH_BYTES_MAX = 1_000_000
 #: A topic we write to has to take the largest record we may have sealed, with its overhead.
 MESSAGE_BYTES_MIN = RECORD_BYTES_MAX + 64 * 1024
+
+#: What the names of topics begin with that Kafka keeps for itself.
+OWN_PREFIX = "__"
 
 _MINUTE_MS = 60_000
 
@@ -286,6 +290,9 @@ class Client(Protocol):
 
     #: "confluent" or "kafka-python".
     library: str
+
+    def names(self) -> list[str]:
+        """Return the names of all topics that may be seen, but for Kafka's own."""
 
     def describe(self, names: Sequence[str]) -> dict[str, Topic]:
         """Return the topics of these names, read now; those that do not exist are missing."""

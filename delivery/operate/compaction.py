@@ -37,6 +37,8 @@ _HOUR_MS = 60 * 60 * 1000
 _DAY_MS = 24 * _HOUR_MS
 #: A plan that somebody else made void is made again, this often at most.
 PLANS_MAX = 5
+#: So many plans one behind the other leave nothing that need not stay.
+COLLECTIONS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,11 +156,20 @@ class _Work:
         self.void = False
 
     def collect(self) -> bool:
-        """Collect; False if every plan became void."""
-        return any(
-            self._perform(collect.survey(self._catalog, self._lane, self._keep))
-            for _ in range(PLANS_MAX)
-        )
+        """Collect; False if every plan became void.
+
+        What one plan lists apart from its entry, the one after it may find to be forgettable.
+        """
+        for _ in range(COLLECTIONS):
+            before = len(self.done)
+            if not any(
+                self._perform(collect.survey(self._catalog, self._lane, self._keep))
+                for _ in range(PLANS_MAX)
+            ):
+                return False
+            if len(self.done) == before:
+                break
+        return True
 
     def compact(self, until: Callable[[], bool]) -> bool:
         """Merge until nothing is due; False if it ended before that."""

@@ -6,7 +6,7 @@ What it must not know: what it is read for.
 
 Invariants:
     Entries, heads, acknowledgements and lists are those of one moment a lane: the row is read
-    first, and nothing above its head is shown.
+    first, and nothing above its head is shown but what no later head explains.
     Chunks do not change while they are there; that they may go is what `moved` is for.
 """
 
@@ -59,11 +59,15 @@ class Snapshot(Watched):
     def entries(
         self, lane: str, incarnation: Incarnation, first: int, last: int
     ) -> list[tuple[int, bytes]]:
-        """Return the entries that were there."""
+        """Return the entries that were there, and those that nobody can have sealed since."""
         row = self.read(lane)
-        if row is not None and row.ref.incarnation == incarnation:
-            last = min(last, row.ref.seq)
-        found = self._store.entries(lane, incarnation, first, last) if first <= last else []
+        found = self._store.entries(lane, incarnation, first, last)
+        if row is not None and found and found[-1][0] > row.ref.seq:
+            # Head and entry are one write, so what is above the head of AFTER is nobody's.
+            now = self._store.read(lane)
+            if now is not None and now.ref.incarnation == incarnation == row.ref.incarnation:
+                later = range(row.ref.seq + 1, now.ref.seq + 1)
+                found = [(seq, entry) for seq, entry in found if seq not in later]
         self.reading.entries += len(found)
         self.reading.size += sum(len(entry) for _, entry in found)
         return found

@@ -32,7 +32,7 @@ from delivery.checker.world import World
 from delivery.operate.opening import database_of
 from delivery.operate.snapshot import Reading, Snapshot
 
-__all__ = ["Verified", "finding_document", "verify"]
+__all__ = ["Verified", "finding_document", "verified", "verify"]
 
 #: A lane that is collected while it is read is read again, this often at most.
 READS_MAX = 10
@@ -119,7 +119,7 @@ def _settled(store: Store, lane: str) -> tuple[list[Finding], Reading, int]:
     """Verify a lane of which nothing was taken away meanwhile."""
     for _ in range(READS_MAX):
         snapshot = Snapshot(store, [lane])
-        found, ids = _verified(snapshot, lane)
+        found, ids = verified(snapshot, lane)
         if not found or not snapshot.moved(lane):
             return found, snapshot.reading, ids
     raise Unavailable(
@@ -130,7 +130,8 @@ def _settled(store: Store, lane: str) -> tuple[list[Finding], Reading, int]:
     )
 
 
-def _verified(snapshot: Snapshot, lane: str) -> tuple[list[Finding], int]:
+def verified(snapshot: Snapshot, lane: str) -> tuple[list[Finding], int]:
+    """Return what is wrong with a lane as it stood, and how many ids it holds."""
     findings = Findings()
     head = read_head(snapshot, lane, Findings())
     kept_elsewhere = head is not None and database_of(head.head) is not None

@@ -28,7 +28,6 @@ from delivery.host.clock import SystemClock
 from delivery.host.counters import Counters
 from delivery.host.senders import Senders
 from delivery.host.worker import ended
-from delivery.judge import Judge
 from delivery.kafka.opening import open_client
 from delivery.microbatch.offsets import Checkpoint, Offsets
 from delivery.microbatch.task import at_of_environment
@@ -39,7 +38,7 @@ from delivery.stage import Policy, stage_of
 from delivery.wrap.judging import Bench, judge_range
 from delivery.wrap.outputs import selected
 from delivery.wrap.pieces import Piece
-from delivery.wrap.plans import watched
+from delivery.wrap.plans import forget_shuffles, watched
 from delivery.wrap.positions import state_source
 from delivery.wrap.runner import RUNS_MAX, Result, StageLaneRunner
 from delivery.wrap.source import Wrapped
@@ -109,6 +108,8 @@ class StageDriver:
         self.counters = Counters()
         self._state = None if query_id is None else state_source(query_id)
         self._frame: DataFrame | None = None
+        #: Whether the plan of the batch under way has run.
+        self._asked = False
         self._client = open_client(plan.kafka, plan.options, plan.client)
         self._bench = Bench(plan, spec, self.lane)
         self._catalog = self._bench.catalog
@@ -123,13 +124,7 @@ class StageDriver:
             judge_range=self._judge_range,
             state=b"" if self._state is None else self._state.topic,
             catalog=self._catalog,
-            judge=Judge(
-                self._catalog,
-                self._bench.index,
-                spec.id_of(),
-                lambda: [name for one in senders for name in one()],
-                payloads=spec.conflicts != "ignore",
-            ),
+            judge=self._bench.judge(lambda: [name for one in senders for name in one()]),
             reader=_Logs(self._client, wrapped.topics.values()),
             stage=stage_of(lambda _: None, code),
             emitter=self._emitter,
@@ -203,7 +198,7 @@ class StageDriver:
             Exception: it was not sealed, or not delivered yet: Spark must not note it as done.
         """
         before = Counters(**self.counters.document())
-        self._frame = frame
+        self._frame, self._asked = frame, False
         planned = self._planned(number)
         if self._state is None or self._is_new(planned):
             first = Frontier.of((s, at) for s, at in planned.start if s != self._state)
@@ -302,6 +297,9 @@ class StageDriver:
         """Run the plan of the batch under way."""
         frame, spark = self._frame, self._wrapped.spark
         assert frame is not None, "a plan is run inside a batch"
+        if self._asked:
+            forget_shuffles(frame)
+        self._asked = True
         reports = self._wrapped.reports
         reports.value = {}
         context = spark.sparkContext

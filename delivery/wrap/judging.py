@@ -14,7 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +37,7 @@ from delivery.kafka.port import Fetched, empty
 from delivery.microbatch.columns import batch_of, split
 from delivery.resident.failures import document_of
 from delivery.verdicts import Verdicts
+from delivery.wrap.names import per_topic
 from delivery.wrap.pieces import Piece, piece_of
 from delivery.wrap.positions import lane_of
 from delivery.wrap.token import PROPERTY, Token
@@ -107,13 +108,13 @@ class Bench:
         self.catalog: Catalog = open_catalog(plan.catalog)
         self.index = LaneIndex(self.catalog, lane, window_ms=spec.window_ms, home=home)
 
-    def judge(self) -> Judge:
-        """Return a judge that knows no sender yet; what is learned of them the driver learns."""
+    def judge(self, senders: Callable[[], Iterable[str]] = tuple) -> Judge:
+        """Return a judge; what is learned of senders the driver learns, and tasks need none."""
         return Judge(
             self.catalog,
             self.index,
-            self.spec.id_of(),
-            tuple,
+            per_topic(self.spec.id_of()),
+            senders,
             payloads=self.spec.conflicts != "ignore",
         )
 

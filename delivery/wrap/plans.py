@@ -14,16 +14,19 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Look", "Stream", "look", "watched"]
+__all__ = ["Look", "Stream", "forget_shuffles", "look", "watched", "whole_batches"]
 
 _T = TypeVar("_T")
 
+#: Whether plans without state are changed while they run.
+_ADAPTIVE = "spark.sql.adaptive.streaming.stateless.enabled"
 #: How long Spark's listeners may lag behind a job that has ended.
 LISTENERS_MS_MAX = 30_000
 
@@ -123,6 +126,51 @@ def _nodes(node: Any) -> Iterator[Any]:
 
 def _options(node: Any) -> dict[str, str]:
     return {str(k): str(v) for k, v in node.extraOptions().asCaseSensitiveMap().items()}
+
+
+def forget_shuffles(frame: DataFrame) -> None:
+    """Let Spark run all of a micro-batch's plan again the next time it is asked for its rows.
+
+    SUBTLE: what `foreachBatch` is handed stands on one RDD, and what its map tasks wrote is kept for
+    whoever asks again. A second run of the plan would skip the tasks that judge, and take the rows
+    of the first.
+    """
+    context: Any = frame.sparkSession.sparkContext
+    tracker = context._jsc.sc().env().mapOutputTracker()  # noqa: SLF001 - PySpark has no other way
+    for shuffle in set(_shuffles(frame._jdf.queryExecution().toRdd(), set())):  # noqa: SLF001 - see above
+        if tracker.containsShuffle(shuffle):
+            tracker.unregisterAllMapAndMergeOutput(shuffle)
+
+
+def _shuffles(rdd: Any, seen: set[int]) -> Iterator[int]:
+    """Yield the shuffles that an RDD stands on."""
+    if rdd.id() in seen:
+        return
+    seen.add(rdd.id())
+    dependencies = rdd.dependencies()
+    for at in range(dependencies.size()):
+        dependency = dependencies.apply(at)
+        if dependency.getClass().getSimpleName() == "ShuffleDependency":
+            yield int(dependency.shuffleId())
+        yield from _shuffles(dependency.rdd(), seen)
+
+
+@contextmanager
+def whole_batches(spark: SparkSession) -> Iterator[None]:
+    """Let queries that start here leave their plans to us until we ask for the rows.
+
+    SUBTLE: adaptive execution runs the parts of a plan before `foreachBatch` is called, when tasks
+    cannot know yet what to judge. A query takes its settings along when it starts.
+    """
+    before = spark.conf.get(_ADAPTIVE, None)
+    spark.conf.set(_ADAPTIVE, "false")
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(_ADAPTIVE)
+        else:
+            spark.conf.set(_ADAPTIVE, before)
 
 
 def watched(spark: SparkSession, job: Callable[[], _T]) -> tuple[_T, str]:

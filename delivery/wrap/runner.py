@@ -151,7 +151,9 @@ class StageLaneRunner(LaneRunner):
             trouble = result.trouble or ("a task gave other verdicts when it ran again" * mixed)
             if trouble:
                 continue
-            found = merged(self._complete(token, result.pieces))
+            if trouble := self._unread(token, result.pieces):
+                continue
+            found = merged(result.pieces)
             if found.drops == drops:
                 return found, result.table
             drops, trouble = found.drops, "a repeat came in two partitions"
@@ -162,13 +164,15 @@ class StageLaneRunner(LaneRunner):
             "sealed: start the query again once executors stay",
         )
 
-    def _complete(self, token: Token, pieces: Mapping[Source, Piece]) -> dict[Source, Piece]:
-        """Add the ranges that no task reported: no row in them, or the plan did not ask for it."""
-        return {
-            source: pieces[source] if source in pieces else self._judge_range(token, source)
-            for source, (start, end) in token.ranges.items()
-            if start < end
-        }
+    def _unread(self, token: Token, pieces: Mapping[Source, Piece]) -> str:
+        """Say which range has records that no task of this run judged; nothing if there is none.
+
+        A range may hold none at all: markers of transactions, or what compaction left of it.
+        """
+        for source, (start, end) in token.ranges.items():
+            if start < end and source not in pieces and self._judge_range(token, source).read:
+                return f"its plan did not ask for all records of partition {source.partition}"
+        return ""
 
     def _second_driver(self) -> InvalidUsage:
         return InvalidUsage(

@@ -25,7 +25,7 @@ from delivery.resident.cluster import ship
 from delivery.spark import refuse_connect
 from delivery.wrap.driver import StageDriver
 from delivery.wrap.outputs import refuse
-from delivery.wrap.plans import Look, look
+from delivery.wrap.plans import Look, look, whole_batches
 from delivery.wrap.query import Batches, WrappedQuery
 from delivery.wrap.source import STAGE_OPTION, Wrapped
 
@@ -119,7 +119,9 @@ class WrappedWriter:
             driver.open()
             ship(spark)
             batches = Batches(driver, (lambda: None) if stateful else checkpoint.delete)
-            query = self._writer.option(_LOCATION, checkpoint.root).foreachBatch(batches).start()
+            writer = self._writer.option(_LOCATION, checkpoint.root).foreachBatch(batches)
+            with whole_batches(spark):
+                query = writer.start()
         except BaseException:
             driver.close()
             raise

@@ -298,6 +298,13 @@ def test_a_topic_is_created_as_asked_and_once(client: Client, unique: Callable[[
         client.create(unique("made"), TopicSettings(replicas=3))
 
 
+def test_all_topics_are_named_but_kafkas_own(client: Client, topic: Topic) -> None:
+    names = client.names()
+    assert topic.name in names
+    assert names == sorted(set(names))
+    assert not any(name.startswith("__") for name in names)
+
+
 def test_what_does_not_exist_is_refused(client: Client, unique: Callable[[str], str]) -> None:
     missing = Topic(name=unique("missing"), id=TopicId(bytes(16)), partitions=1)
     assert client.describe([missing.name]) == {}

@@ -20,6 +20,7 @@ from delivery.kafka.opening import open_client
 from delivery.kafka.port import TopicSettings
 from delivery.microbatch.offsets import checkpoint_at
 from delivery.naming import id_from
+from delivery.wrap.names import per_topic
 from delivery.wrap.positions import state_source
 from tests.acceptance.kit import ROOT, Worker, logs_of, publish
 from tests.acceptance.traffic import Row
@@ -134,7 +135,7 @@ class Job:
             logs[state_source(query)] = Log([], 0)  # batches: there is no record in them
         store = open_store(self.catalog)
         try:
-            lanes = {f"{self.name}/report/all": LaneInput(id_from=id_from("header:id"))}
+            lanes = {f"{self.name}/report/all": LaneInput(id_from=per_topic(id_from("header:id")))}
             findings = check(Evidence(store=store, logs=logs, lanes=lanes, finished=True))
         finally:
             store.close()

@@ -31,7 +31,7 @@ HEAVY = {
     "xxhash",
 }
 
-NOT_VERBS = {"__init__", "__main__", "durations", "output", "tables"}
+NOT_VERBS = {"__init__", "__main__", "durations", "kafka", "output", "tables"}
 
 
 def leaves(parent: click.Group, *words: str) -> dict[tuple[str, ...], click.Command]:

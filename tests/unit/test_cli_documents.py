@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from delivery.header import NAME, decode_header
-from tests.unit.operate_kit import chained, document, housed
+from tests.unit.house import House
+from tests.unit.memory_kafka import MemoryClient
+from tests.unit.operate_kit import called, chained, document, housed
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
 #: Keys whose values are keyed by something that is said in words.
-OPEN = {"counts", "sizes", "start", "end"}
+OPEN = {"counts", "sizes", "start", "end", "proved", "unproved", "receivers"}
 
 
 @pytest.fixture
@@ -77,6 +79,51 @@ def test_every_key_of_a_backup_and_a_restore_is_documented(url: str, tmp_path: P
     assert undocumented("catalog backup", document("catalog", "backup", url, file)) == set()
     found = document("catalog", "restore", file, f"sqlite:{tmp_path / 'new.db'}")
     assert undocumented("catalog restore", found) == set()
+
+
+@pytest.fixture
+def kafka(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[House]:
+    """A house whose log is what every verb takes for Kafka."""
+    with housed(tmp_path / "shop.db", chained) as house:
+        client = MemoryClient(house.broker)
+        monkeypatch.setattr("delivery.kafka.opening.open_client", lambda *_: client)
+        yield house
+
+
+def test_every_key_of_an_audit_is_documented(kafka: House) -> None:
+    found = document("audit", kafka.store.url, "--kafka", "here:1")
+    assert found["verdict"] == "exact"
+    assert undocumented("audit", found) == set()
+    kafka.broker.append(kafka.source("out"), kafka.sent()[0]._replace(headers=()))
+    found = document("audit", kafka.store.url, "--kafka", "here:1", code=1)
+    assert [finding["kind"] for finding in found["findings"]] == ["STRANGER"]
+    assert undocumented("audit", found) == set()
+
+
+def test_an_audit_that_cannot_prove_all_exits_with_another_code(kafka: House) -> None:
+    kafka.broker.create("end")
+    called("audit", kafka.store.url, "--kafka", "here:1", code=3)
+    said = called("audit", kafka.store.url, "--kafka", "here:1", code=3).stdout
+    assert "not proved: shop/ship/0: there is no topic" in said
+
+
+def test_an_audit_after_a_compaction_that_forgot_asks_for_the_window(kafka: House) -> None:
+    kafka.write("a day later", timestamp_ms=3 * 86_400_000)
+    kafka.done()
+    options = ("--window", "24h")
+    document(
+        "catalog", "compact", kafka.store.url, "price", "--keep-entries", "0", *options, "--yes"
+    )
+    asked = ("audit", kafka.store.url, "--kafka", "here:1", "--stage", "price")
+    assert "say --window here too" in called(*asked, code=1).stdout
+    assert document(*asked, *options)["verdict"] == "exact"
+
+
+def test_every_key_of_a_story_is_documented(kafka: House) -> None:
+    for offset in ("in/0/0", "in/0/9", "out/0/3"):
+        found = document("explain", kafka.store.url, "--kafka", "here:1", "--offset", offset)
+        assert undocumented("explain", found) == set()
+        assert called("explain", kafka.store.url, "--kafka", "here:1", "--offset", offset).stdout
 
 
 def test_every_key_of_a_maker_is_documented(tmp_path: Path) -> None:

@@ -10,10 +10,13 @@ from dedup.arrays import pack
 from dedup.errors import InvalidUsage
 from dedup.formats.dropped import Run, Verdict
 from dedup.model import Attempt, Frontier, Head, HeadRef, Incarnation, RecordId, Source, TopicId
+from delivery.batch import batches_of
 from delivery.microbatch.columns import batch_of, split
+from delivery.naming import id_from, names_of
 from delivery.records import Record
 from delivery.verdicts import EXTERNAL
 from delivery.wrap import token as tokens
+from delivery.wrap.names import per_topic
 from delivery.wrap.outputs import placing, rows_of
 from delivery.wrap.pieces import Piece, Pieces, merged, runs
 from delivery.wrap.token import Token
@@ -110,6 +113,16 @@ def test_a_token_that_is_too_large_for_a_property_is_refused(monkeypatch):
     monkeypatch.setattr(tokens, "BYTES_MAX", 10)
     with pytest.raises(InvalidUsage, match="maxOffsetsPerTrigger"):
         token().encode()
+
+
+def test_a_name_is_one_within_its_topic():
+    way = per_topic(id_from("value"))
+    other = Source(TopicId(b"o" * 16), 0)
+    first, second = (batches_of([Record(b"7", source=source)])[0] for source in (A, other))
+    rows = np.array([0])
+    assert names_of(way, first, rows) != names_of(way, second, rows)
+    assert names_of(way, first, rows) == [way(Record(b"7", source=B))]
+    assert names_of(per_topic(id_from(None)), first, rows) == [None]
 
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -34,6 +34,7 @@ from delivery.kafka.options import Options, for_librdkafka
 from delivery.kafka.port import (
     ANSWER_SECONDS_MAX,
     FETCH_BUFFER_BYTES_MAX,
+    OWN_PREFIX,
     Bounds,
     Topic,
     TopicSettings,
@@ -72,6 +73,14 @@ class ConfluentClient:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def names(self) -> list[str]:
+        """Return the names of all topics; see the port."""
+        try:
+            said = self._admin.list_topics(timeout=ANSWER_SECONDS_MAX)
+        except KafkaException as error:
+            raise self._wrong("list topics", self._options.bootstrap, error.args[0]) from None
+        return sorted(name for name in said.topics if not name.startswith(OWN_PREFIX))
 
     def describe(self, names: Sequence[str]) -> dict[str, Topic]:
         """Return the topics of these names; see the port."""

@@ -29,6 +29,7 @@ from delivery.kafka.options import Options, for_kafka_python
 from delivery.kafka.port import (
     ANSWER_SECONDS_MAX,
     FETCH_BUFFER_BYTES_MAX,
+    OWN_PREFIX,
     Bounds,
     Topic,
     TopicSettings,
@@ -68,6 +69,11 @@ class KafkaPythonClient:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def names(self) -> list[str]:
+        """Return the names of all topics; see the port."""
+        said = self._told("list topics", self._options.bootstrap, self._admin.list_topics)
+        return sorted(name for name in said if not name.startswith(OWN_PREFIX))
 
     def describe(self, names: Sequence[str]) -> dict[str, Topic]:
         """Return the topics of these names; see the port."""

@@ -1,0 +1,108 @@
+"""`delivery explain`: the story of one record.
+
+What it is: words around `delivery.operate.explaining.explain`. What it must not know: how it is found.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from delivery.cli.kafka import kafka_options, settings_in
+from delivery.cli.output import Output, verb
+from delivery.cli.tables import when
+
+if TYPE_CHECKING:
+    from delivery.operate.explaining import Reading, Story
+
+
+@click.command(
+    epilog="Example: `delivery explain sqlite:shop.db --kafka localhost:9092 --offset orders/0/17`."
+)
+@click.argument("url")
+@kafka_options
+@click.option(
+    "--offset",
+    required=True,
+    metavar="TOPIC/PARTITION/OFFSET",
+    help="The place of a record, of an input or an output.",
+)
+@verb
+def command(
+    out: Output,
+    *,
+    url: str,
+    kafka: str,
+    kafka_config: Path | None,
+    client: str | None,
+    offset: str,
+) -> None:
+    """Tell the story of the record at an offset, from the catalog at URL and from Kafka.
+
+    Where it was made if a stage made it; which seal of which lane read it and when, which attempts
+    left a trace; whether it took effect or what it repeats; what was made of it, where the copies of
+    that lie, and what their receivers made of them. Topics that a stage writes are read whole.
+    """
+    from delivery.kafka.opening import open_client  # noqa: PLC0415  keeps --help light
+    from delivery.operate.explaining import explain  # noqa: PLC0415  see above
+    from delivery.operate.logs import Cluster  # noqa: PLC0415  see above
+    from delivery.operate.lookup import parsed  # noqa: PLC0415  see above
+    from delivery.operate.opening import opened  # noqa: PLC0415  see above
+
+    place = parsed(offset)
+    with opened(url) as catalog, open_client(kafka, settings_in(kafka_config), client) as cluster:
+        story = explain(catalog, Cluster(cluster, out.step), *place)
+        where = catalog.store.url
+    out.result("\n".join(_lines(story)), {"catalog": where} | story.document())
+
+
+def _lines(story: Story) -> list[str]:
+    lines = [f"{story.topic} partition {story.partition} offset {story.offset}"]
+    if story.size is None or story.timestamp_ms is None:
+        lines.append(
+            "  Kafka holds no record there: it was deleted, is not there yet, or is a hole"
+        )
+    else:
+        lines.append(f"  key {story.key}, {story.size} bytes, of {when(story.timestamp_ms)}")
+    if story.origin is not None:
+        made = story.origin
+        parent = f" of partition {made.parent[0]} offset {made.parent[1]}" if made.parent else ""
+        lines.append(f"  id {story.id}{', kept from further up' if made.kept else ''}")
+        lines.append(f"  made by {made.lane} seq {made.seq}{parent}: {made.standing}")
+    if not story.readings:
+        lines.append("  no lane of this catalog reads it")
+    return lines + [line for reading in story.readings for line in _reading(reading)]
+
+
+def _reading(one: Reading) -> list[str]:
+    if one.seq is None or one.sealed_ms is None:
+        return [f"{one.lane}: {one.fate}"]
+    code = f", code {one.code}" if one.code else ""
+    lines = [f"{one.lane}: {one.fate}, sealed by seq {one.seq}, {when(one.sealed_ms)}{code}"]
+    for attempt in one.attempts:
+        stored = f", stored {', '.join(attempt.stored)}" if attempt.stored else ""
+        digest = f", had made {attempt.digest}" if attempt.digest else ""
+        lines.append(
+            f"  attempt {attempt.attempt} {'won' if attempt.won else 'lost'}{digest}{stored}"
+        )
+    if one.original is not None:
+        place = (
+            f"partition {one.original.place[0]} offset {one.original.place[1]}"
+            if one.original.place
+            else "a record"
+        )
+        way = "the id in its header" if one.named == "delivery" else one.named
+        lines.append(f"  it repeats {place}, sealed by seq {one.original.seq} (named by {way})")
+    for output in one.outputs:
+        lines.append(f"  output {output.id} to {output.topic} partition {output.partition}")
+        lines += [f"    key {output.key}, {output.size} bytes"]
+        for copy in output.copies:
+            fates = ", ".join(f"{lane}: {fate}" for lane, fate in copy.receivers.items())
+            lines.append(f"    at offset {copy.offset}{f'; {fates}' if fates else ''}")
+        if not output.copies:
+            lines.append("    no copy in Kafka: not emitted yet, or deleted since")
+    if one.fate == "fresh" and not one.outputs:
+        lines.append("  nothing was made of it")
+    return lines

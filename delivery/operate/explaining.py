@@ -1,0 +1,392 @@
+"""The story of one record: who made it, what every lane made of it, where what was made of it lies.
+
+What it is: `explain`, which puts together what the catalog and Kafka say of one offset.
+What it must not know: how it is shown.
+
+Invariants:
+    Catalog and topics are only read.
+    A copy is told by its header: sender, incarnation, seq and parent; so copies are found whether or
+    not the stored outputs are still there.
+    What only a header says, and the catalog does not confirm, is said to be so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from dedup.catalog.catalog import Catalog
+from dedup.model import LaneRow, RecordId, Seal, Source
+from delivery.batch import Batch
+from delivery.header import NAME, Header, decode_header, decode_headers
+from delivery.kafka.port import Topic
+from delivery.operate.guessing import id_by, ways_of
+from delivery.operate.logs import Cluster
+from delivery.operate.lookup import look_up_id
+from delivery.operate.places import (
+    Attempt,
+    Fate,
+    Made,
+    attempts_at,
+    outputs_of,
+    place_of,
+    readable,
+    verdict_of,
+)
+from delivery.records import Record
+
+__all__ = ["Copy", "Origin", "Original", "Reading", "Standing", "Story", "explain"]
+
+
+class Standing(StrEnum):
+    """What the catalog says of a header."""
+
+    SEALED = "sealed"
+    #: Its seal was collected; its position is on the history.
+    COLLECTED = "sealed, and its seal was collected"
+    ABANDONED = "of a history that was given up"
+    UNSEALED = "sealed by nobody: it is forged, or the catalog is older than the topic"
+    STRANGER = "of a sender that this catalog does not know as one of this topic"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What a record's header says of where it comes from, and whether the catalog agrees."""
+
+    lane: str
+    seq: int
+    incarnation: str
+    minted_ms: int
+    kept: bool
+    parent: tuple[int, int] | None
+    standing: Standing
+    attempt: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Original:
+    """The record that a duplicate repeats: its seal, and its place where that could be found."""
+
+    seq: int
+    sealed_ms: int | None
+    place: tuple[int, int] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """One copy of an output in Kafka, and what the lanes that read it made of it."""
+
+    offset: int
+    receivers: Mapping[str, Fate] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """One output: what is stored or known of it, and where its copies lie."""
+
+    id: str
+    topic: str
+    partition: int
+    key: str | None
+    size: int
+    copies: tuple[Copy, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one lane made of the record.
+
+    Attributes:
+        lane, fate: the lane, and what became of the record there.
+        seq, sealed_ms, code: of the seal that read it.
+        attempts: everybody who tried at that position and left something, the winner first.
+        original: what it repeats, if it is a duplicate.
+        named: how its id was found, if it is a duplicate: "delivery" by its header, else a way.
+        outputs: what was made of it.
+    """
+
+    lane: str
+    fate: Fate
+    seq: int | None = None
+    sealed_ms: int | None = None
+    code: str = ""
+    attempts: tuple[Attempt, ...] = ()
+    original: Original | None = None
+    named: str | None = None
+    outputs: tuple[Output, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """All of it. `size` is None where no record is at the place."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: str | None
+    size: int | None
+    timestamp_ms: int | None
+    id: str | None
+    origin: Origin | None
+    readings: tuple[Reading, ...]
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return asdict(self)
+
+
+def explain(
+    catalog: Catalog,
+    cluster: Cluster,
+    topic: str,
+    partition: int,
+    offset: int,
+) -> Story:
+    """Tell the story of the record at an offset of an input or an output.
+
+    Raises:
+        InvalidUsage: there is no such topic.
+        Unavailable: Kafka or the catalog does not answer.
+    """
+    found = cluster.topic(topic)
+    source = Source(found.id, partition)
+    record = cluster.record(found, source, offset) if partition < found.partitions else None
+    teller = _Teller(catalog, cluster)
+    header = decode_header(record.header(NAME) or b"") if record is not None else None
+    return Story(
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        key=readable(record.key) if record is not None else None,
+        size=len(record.value or b"") if record is not None else None,
+        timestamp_ms=record.timestamp_ms if record is not None else None,
+        id=header.id.hex() if header is not None else None,
+        origin=teller.origin(source, header) if header is not None else None,
+        readings=tuple(teller.readings(found, source, offset, record, header)),
+    )
+
+
+class _Teller:
+    """Catalog and cluster, with the rows of all lanes."""
+
+    def __init__(self, catalog: Catalog, cluster: Cluster) -> None:
+        self._catalog = catalog
+        self._cluster = cluster
+        rows = ((lane, catalog.load(lane)) for lane in catalog.lanes())
+        self._rows: dict[str, LaneRow] = {lane: row for lane, row in rows if row is not None}
+
+    def origin(self, source: Source, header: Header) -> Origin:
+        """Return where a record says that it comes from."""
+        mark = header.mark
+        row = self._rows.get(mark.sender)
+        seal: Seal | None = None
+        if row is None or source.topic not in row.head.writes:
+            standing = Standing.STRANGER
+        else:
+            standing, seal = self._standing(row, header)
+        return Origin(
+            lane=mark.sender,
+            seq=mark.seq,
+            incarnation=mark.incarnation.hex(),
+            minted_ms=mark.minted_at_ms,
+            kept=mark.kept,
+            parent=header.parent if header.parent[0] >= 0 else None,
+            standing=standing,
+            attempt=seal.ref.attempt.hex() if seal is not None else None,
+        )
+
+    def _standing(self, row: LaneRow, header: Header) -> tuple[Standing, Seal | None]:
+        mark, head = header.mark, row.head
+        last = head.last_kept(mark.incarnation)
+        current = mark.incarnation == head.ref.incarnation
+        if last is None or (mark.seq > last and not current):
+            return Standing.ABANDONED, None
+        if mark.seq > last or head.incarnation_of(mark.seq) != mark.incarnation:
+            return Standing.UNSEALED, None
+        seal = self._catalog.seal(mark.sender, mark.incarnation, mark.seq)
+        if seal is None:
+            return Standing.COLLECTED, None
+        # One of this seal was minted with it.
+        same = seal.minted_at_ms == mark.minted_at_ms
+        return (Standing.SEALED if same else Standing.UNSEALED), seal
+
+    # Readings ---------------------------------------------------------------------------------
+
+    def readings(
+        self,
+        topic: Topic,
+        source: Source,
+        offset: int,
+        record: Record | None,
+        header: Header | None,
+    ) -> Iterator[Reading]:
+        """Yield what every lane that reads this partition made of the offset."""
+        for lane, row in self._rows.items():
+            if row.head.frontier.at(source) is None:
+                continue
+            place = place_of(self._catalog, lane, row.head, source, offset)
+            if place.seal is None:
+                assert place.fate is not None, "a place without a seal says why"
+                yield Reading(lane=lane, fate=place.fate)
+                continue
+            seal = place.seal
+            fate = verdict_of(self._catalog, lane, seal, source, offset)
+            told = Reading(
+                lane=lane,
+                fate=fate,
+                seq=seal.ref.seq,
+                sealed_ms=seal.minted_at_ms,
+                code=seal.code,
+                attempts=attempts_at(self._catalog, lane, seal),
+            )
+            if fate is Fate.FRESH:
+                yield replace(told, outputs=self._outputs(lane, row, seal, source, offset))
+            elif fate is Fate.DUPLICATE and record is not None:
+                original, named = self._original(lane, row, topic, record, header)
+                yield replace(told, original=original, named=named)
+            else:
+                yield told
+
+    def _original(
+        self, lane: str, row: LaneRow, topic: Topic, record: Record, header: Header | None
+    ) -> tuple[Original | None, str | None]:
+        """Return what a duplicate repeats, and the way it is named."""
+        tries: list[tuple[str | None, RecordId]] = []
+        if header is not None and header.mark.sender in self._rows:
+            tries.append(("delivery", header.id))
+        for way in ways_of(record):
+            record_id = id_by(way, record)
+            if record_id is not None and way is not None:
+                tries.append((way, record_id))
+        for way, record_id in tries:
+            decisions, _ = look_up_id(self._catalog, record_id, [lane])
+            for decision in decisions:
+                seal = self._catalog.seal(lane, row.head.incarnation_of(decision.seq), decision.seq)
+                place = self._first(topic, seal, way, record_id) if seal is not None else None
+                sealed = decision.sealed_ms
+                return Original(seq=decision.seq, sealed_ms=sealed, place=place), way
+        return None, None
+
+    def _first(
+        self, topic: Topic, seal: Seal, way: str | None, record_id: RecordId
+    ) -> tuple[int, int] | None:
+        """Return the place of the first record of an id in the range of the seal that decided it."""
+        low = self._cluster.bounds(topic).low
+        if any(offset < (low.at(source) or 0) for source, offset in seal.start):
+            return None
+        for batch in self._cluster.read(topic, seal.start, seal.end):
+            for one in batch:
+                if way == "delivery":
+                    found = decode_header(one.header(NAME) or b"")
+                    same = found is not None and found.id == record_id
+                else:
+                    same = id_by(way, one) == record_id
+                if same:
+                    return one.source.partition, one.offset
+        return None
+
+    # Outputs ----------------------------------------------------------------------------------
+
+    def _outputs(
+        self, lane: str, row: LaneRow, seal: Seal, source: Source, offset: int
+    ) -> tuple[Output, ...]:
+        names = self._cluster.names()
+        parent = (source.partition, offset)
+        stored = outputs_of(self._catalog, row.head, seal, parent, lane=lane, names=dict(names))
+        outputs: dict[tuple[str, str], Output] = {}
+        for made in stored or ():
+            outputs[made.id, made.topic] = _output(made)
+        partitions = None if stored is None else {(one.topic, one.partition) for one in stored}
+        for topic, record in self._copies(lane, row, seal, parent, partitions):
+            header = decode_header(record.header(NAME) or b"")
+            assert header is not None, "copies are told by their headers"
+            key = (header.id.hex(), topic.name)
+            known = outputs.get(key) or Output(
+                id=header.id.hex(),
+                topic=topic.name,
+                partition=record.source.partition,
+                key=readable(record.key),
+                size=len(record.value or b""),
+            )
+            copy = Copy(offset=record.offset, receivers=self._receivers(record))
+            outputs[key] = replace(known, copies=(*known.copies, copy))
+        return tuple(outputs.values())
+
+    def _copies(
+        self,
+        lane: str,
+        row: LaneRow,
+        seal: Seal,
+        parent: tuple[int, int],
+        partitions: set[tuple[str, int]] | None,
+    ) -> Iterator[tuple[Topic, Record]]:
+        """Yield every record that says it was made by this seal of this input."""
+        if not seal.outputs.rows:
+            return
+        for identity in dict.fromkeys(row.head.writes):
+            topic = self._cluster.topics().get(identity)
+            if topic is None:
+                continue
+            bounds = self._cluster.bounds(topic)
+            wanted = [
+                (source, low)
+                for source, low in bounds.low
+                if partitions is None or (topic.name, source.partition) in partitions
+            ]
+            if not wanted:
+                continue
+            for batch in self._cluster.read(topic, type(bounds.low).of(wanted), bounds.high):
+                for record in batch.records(_rows_of(batch, lane, seal, parent)):
+                    yield topic, record
+
+    def _receivers(self, record: Record) -> dict[str, Fate]:
+        found: dict[str, Fate] = {}
+        for lane, row in self._rows.items():
+            if row.head.frontier.at(record.source) is None:
+                continue
+            place = place_of(self._catalog, lane, row.head, record.source, record.offset)
+            if place.seal is None:
+                assert place.fate is not None, "a place without a seal says why"
+                found[lane] = place.fate
+            else:
+                found[lane] = verdict_of(
+                    self._catalog, lane, place.seal, record.source, record.offset
+                )
+        return found
+
+
+def _rows_of(batch: Batch, lane: str, seal: Seal, parent: tuple[int, int]) -> Sequence[int]:
+    """Return the rows of a batch that say they were made by a seal of an input."""
+    columns = decode_headers([_last(headers) for headers in batch.headers])
+    marks = [
+        at
+        for at, mark in enumerate(columns.marks)
+        if (mark.sender, mark.incarnation, mark.seq) == (lane, seal.ref.incarnation, seal.ref.seq)
+    ]
+    if not marks:
+        return []
+    mine = (
+        np.isin(columns.mark_of, marks)
+        & (columns.partitions == parent[0])
+        & (columns.offsets == parent[1])
+    )
+    rows: list[int] = np.flatnonzero(mine).tolist()
+    return rows
+
+
+def _last(headers: Iterable[tuple[str, bytes]] | None) -> bytes | None:
+    found = None
+    for name, value in headers or ():
+        if name == NAME:
+            found = value
+    return found
+
+
+def _output(made: Made) -> Output:
+    return Output(
+        id=made.id, topic=made.topic, partition=made.partition, key=made.key, size=made.size
+    )

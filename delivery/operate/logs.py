@@ -1,0 +1,124 @@
+"""Kafka's logs as evidence: which topics the identities in a catalog are, and what they hold.
+
+What it is: `Cluster`, which finds topics by identity and reads partitions, whole or in part.
+What it must not know: what is looked for in them.
+
+Invariants:
+    A topic is told by its identity; one that was deleted and created again is another one.
+    A range is read to a position: holes in it are no loss.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from dedup.errors import InvalidUsage, Unavailable
+from dedup.model import Frontier, Source, TopicId
+from delivery.batch import Batch
+from delivery.kafka.port import Bounds, Client, Topic
+from delivery.records import Record
+
+__all__ = ["Cluster"]
+
+#: What one poll returns at most.
+POLL_RECORDS_MAX = 20_000
+POLL_BYTES_MAX = 16 * 1024 * 1024
+POLL_SECONDS = 0.5
+#: What is read was there when its bounds were; whoever gets nothing of it for so long is cut off.
+STALL_SECONDS_MAX = 60.0
+
+
+class Cluster:
+    """The topics of one Kafka cluster, by identity.
+
+    Args:
+        client: the cluster.
+        report: is told how far reading is.
+    """
+
+    def __init__(self, client: Client, report: Callable[[str], None] = lambda _: None) -> None:
+        self._client = client
+        self._report = report
+        self._topics: dict[TopicId, Topic] | None = None
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic as it is now.
+
+        Raises:
+            InvalidUsage: there is none.
+        """
+        found = self._client.describe([name]).get(name)
+        if found is None:
+            raise InvalidUsage(
+                "read a topic", name, "there is no such topic; nothing was read: mend the name"
+            )
+        return found
+
+    def topics(self) -> dict[TopicId, Topic]:
+        """Return all topics; they are asked for once."""
+        if self._topics is None:
+            found = self._client.describe(self._client.names())
+            self._topics = {topic.id: topic for topic in found.values()}
+        return self._topics
+
+    def names(self) -> dict[bytes, str]:
+        """Return the names of topics by their identities."""
+        return {identity: topic.name for identity, topic in self.topics().items()}
+
+    def bounds(self, topic: Topic) -> Bounds:
+        """Return what a topic's log holds just now."""
+        return self._client.bounds(topic.name, topic.sources)
+
+    def read(self, topic: Topic, low: Frontier, high: Frontier) -> Iterator[Batch]:
+        """Yield the records of partitions from one position to another.
+
+        Raises:
+            Unavailable: nothing came for `STALL_SECONDS_MAX`.
+        """
+        ends = dict(high)
+        waiting = {source: at for source, at in low if at < ends.get(source, at)}
+        consumer = self._client.consumer()
+        count = 0
+        try:
+            consumer.add(topic.name, waiting)
+            deadline = time.monotonic() + STALL_SECONDS_MAX
+            while waiting:
+                fetched = consumer.poll(
+                    max_records=POLL_RECORDS_MAX, max_bytes=POLL_BYTES_MAX, timeout=POLL_SECONDS
+                )
+                if fetched:
+                    deadline = time.monotonic() + STALL_SECONDS_MAX
+                elif time.monotonic() > deadline:
+                    raise _stalled(topic, waiting, ends)
+                for one in fetched:
+                    batch = one.batch.cut(waiting[one.source], ends[one.source])
+                    count += len(batch)
+                    if len(batch):
+                        yield batch
+                    if one.position >= ends[one.source]:
+                        consumer.remove([one.source])
+                        del waiting[one.source]
+                self._report(f"{topic.name}: {count} records read")
+        finally:
+            consumer.close()
+
+    def record(self, topic: Topic, source: Source, offset: int) -> Record | None:
+        """Return one record; None if the offset holds none (any more, or yet)."""
+        bounds = self._client.bounds(topic.name, [source])
+        if not (bounds.low.at(source) or 0) <= offset < (bounds.high.at(source) or 0):
+            return None
+        start, end = (Frontier.of([(source, at)]) for at in (offset, offset + 1))
+        return next((one for batch in self.read(topic, start, end) for one in batch), None)
+
+
+def _stalled(
+    topic: Topic, waiting: Mapping[Source, int], ends: Mapping[Source, int]
+) -> Unavailable:
+    wanted: Iterable[str] = (f"{s.partition} up to {ends[s]}" for s in sorted(waiting))
+    return Unavailable(
+        "read a topic",
+        f"{topic.name}, partitions {', '.join(wanted)}",
+        f"nothing came for {STALL_SECONDS_MAX:.0f} s; nothing was changed: see whether the brokers "
+        "that lead them are up, and run it again",
+    )

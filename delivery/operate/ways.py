@@ -1,0 +1,137 @@
+"""How the records of a lane are named, by the evidence of an audit.
+
+What it is: `Naming`, which takes records and decided ids of a lane out of the evidence, and
+`readable_seals`.
+What it must not know: the rules of the checker.
+
+Invariants:
+    What cannot be read is left out: the checker says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from dedup.catalog.catalog import Catalog
+from dedup.catalog.store import Blob
+from dedup.errors import Corrupt
+from dedup.formats.segment import Origin, decode_segment
+from dedup.model import Frontier, Incarnation, LaneRow, RecordId, Seal, Source
+from delivery.checker import Evidence, Log
+from delivery.checker.chunks import read_listed
+from delivery.checker.listed import read_list
+from delivery.checker.rows import read_head
+from delivery.checker.world import World
+from delivery.header import NAME, decode_header
+from delivery.operate.guessing import SAMPLE_MAX, guessed
+from delivery.operate.snapshot import Snapshot
+from delivery.records import Record
+
+__all__ = ["Naming", "readable_seals"]
+
+#: Seals whose ids tell how records are named.
+SEALS_TRIED = 5
+
+
+def readable_seals(
+    catalog: Catalog, lane: str, incarnation: Incarnation, first: int, last: int
+) -> list[Seal]:
+    """Return entries, or none if one of them cannot be read."""
+    try:
+        return catalog.seals(lane, incarnation, first, last)
+    except Corrupt:
+        return []
+
+
+class Naming:
+    """The evidence, as far as it tells how records are named.
+
+    Args:
+        snapshot: the catalog as it stood.
+        rows: of all lanes; None where one cannot be read.
+        logs: of the topics.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        rows: Mapping[str, LaneRow | None],
+        logs: Mapping[Source, Log],
+    ) -> None:
+        self._snapshot = snapshot
+        self._catalog = Catalog(snapshot)
+        self._rows = rows
+        self._logs = logs
+
+    def guess(self, lane: str, row: LaneRow) -> tuple[bool, str | None, bool]:
+        """Return whether a way of naming explains some seals, the way, and whether one is needed."""
+        records: list[Record] = []
+        decided: list[RecordId] = []
+        tried = 0
+        for seal in self._seals(lane, row):
+            found = self._external_ids(lane, seal)
+            if not found:
+                continue
+            decided += found
+            records += self._external_records(seal)
+            tried += bool(records)
+            if tried == SEALS_TRIED:
+                break
+        if not decided:
+            decided = self._listed_ids(lane)
+            records = self._external_below(row)[-SAMPLE_MAX:]
+        if not records:
+            return True, None, False  # whatever it decided, stages had named
+        sure, way = guessed(records, decided)
+        return sure, way, True
+
+    def _seals(self, lane: str, row: LaneRow) -> Iterable[Seal]:
+        return (
+            seal
+            for incarnation, first, last in row.head.runs(1, row.head.ref.seq)
+            for seal in readable_seals(self._catalog, lane, incarnation, first, last)
+        )
+
+    def _external_ids(self, lane: str, seal: Seal) -> list[RecordId]:
+        try:
+            chunks = self._catalog.get(Blob.SEGMENT, lane, seal) or []
+            parts = [part for chunk in chunks for part in decode_segment(chunk, lane)]
+        except Corrupt:
+            return []
+        return [i for part in parts if part.bucket.origin is Origin.EXTERNAL for i in part]
+
+    def _listed_ids(self, lane: str) -> list[RecordId]:
+        """Return the ids of a lane whose entries are gone."""
+        world = World(Evidence(store=self._snapshot, logs={}, lanes={}))
+        book = read_head(self._snapshot, lane, world.findings)
+        if book is None:
+            return []
+        listed = read_list(world, book)
+        found = read_listed(self._snapshot, listed.slots, world.findings)
+        return [i for _, part in found if part.bucket.origin is Origin.EXTERNAL for i in part]
+
+    def _external_below(self, row: LaneRow) -> list[Record]:
+        """Return the records that a lane has read and that no lane of this catalog has made."""
+        return [
+            record
+            for source, end in row.head.frontier
+            for record in self._logs.get(source, Log((), 0)).records
+            if isinstance(record, Record) and record.offset < end and not self._is_ours(record)
+        ]
+
+    def _external_records(self, seal: Seal) -> list[Record]:
+        """Return the records of a seal's range that no lane of this catalog has made."""
+        ends: Frontier = seal.end
+        return [
+            record
+            for source, start in seal.start
+            for record in self._logs.get(source, Log((), 0)).records
+            if isinstance(record, Record)
+            and start <= record.offset < (ends.at(source) or start)
+            and not self._is_ours(record)
+        ]
+
+    def _is_ours(self, record: Record) -> bool:
+        header = decode_header(record.header(NAME) or b"")
+        row = self._rows.get(header.mark.sender) if header is not None else None
+        return row is not None and record.source.topic in row.head.writes

@@ -1,0 +1,169 @@
+"""The story of a record: every fate, every loser and every copy is told as it was planted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dedup.catalog.catalog import Catalog
+from dedup.model import Incarnation
+from delivery.header import NAME, Header, decode_header, encode_header
+from delivery.operate.compaction import Rules, tidy
+from delivery.operate.explaining import Story, explain
+from delivery.operate.logs import Cluster
+from delivery.records import Record
+from tests.unit.collect_kit import raced
+from tests.unit.house import LANE, House
+from tests.unit.memory_kafka import MemoryClient
+from tests.unit.operate_kit import SECOND, chained
+
+NOW_MS = 1_800_000_000_000
+
+
+def story(house: House, topic: str, offset: int, partition: int = 0) -> Story:
+    cluster = Cluster(MemoryClient(house.broker))
+    return explain(Catalog(house.store), cluster, topic, partition, offset)
+
+
+def header_of(record: Record) -> Header:
+    found = decode_header(record.header(NAME) or b"")
+    assert found is not None
+    return found
+
+
+def again(house: House, place: int = 0) -> int:
+    """Emit a record of the first stage again, as a crash would; return where it lands."""
+    return house.broker.append(house.source("out"), house.sent()[place])
+
+
+def read_on(house: House) -> None:
+    house.done(
+        house.runner(SECOND, reads="out", writes=("end",), senders=(LANE,)), topic="out", cut=5
+    )
+
+
+@pytest.fixture
+def shop(house: House) -> House:
+    chained(house)
+    return house
+
+
+@pytest.mark.parametrize("collected", [False, True])
+def test_every_record_is_told(shop: House, *, collected: bool) -> None:
+    """With the outputs as they are stored, and with nothing but what is in the topic."""
+    if collected:
+        tidy(shop.catalog(), LANE, Rules(entries_ms=10**13), NOW_MS, perform=True)
+    sent = {header_of(record).parent[1]: record for record in shop.sent()}
+    for offset in range(30):
+        told = story(shop, "in", offset)
+        (reading,) = told.readings
+        assert (reading.lane, reading.seq) == (LANE, 1 + offset // 5)
+        assert told.origin is None
+        if offset % 10 == 9:
+            assert (reading.fate, reading.named) == ("duplicate", "header:id")
+            assert reading.original is not None
+            assert (reading.original.seq, reading.original.place) == (1, (0, 0))
+            assert reading.outputs == ()
+            continue
+        record = sent[offset]
+        (output,) = reading.outputs
+        assert (output.id, output.topic) == (header_of(record).id.hex(), "out")
+        (copy,) = output.copies
+        assert (copy.offset, dict(copy.receivers)) == (record.offset, {SECOND: "fresh"})
+
+
+def test_copies_and_what_receivers_made_of_them(shop: House) -> None:
+    shop.write("more")
+    shop.done()
+    copies = [shop.sent()[-1].offset, again(shop, -1)]
+    remnant = again(shop, 0)
+    read_on(shop)
+    (output,) = story(shop, "in", 30).readings[0].outputs
+    assert [(copy.offset, dict(copy.receivers)) for copy in output.copies] == [
+        (copies[0], {SECOND: "fresh"}),
+        (copies[1], {SECOND: "duplicate"}),
+    ]
+    (output,) = story(shop, "in", 0).readings[0].outputs
+    assert [dict(copy.receivers) for copy in output.copies] == [
+        {SECOND: "fresh"},
+        {SECOND: "remnant"},
+    ]
+    told = story(shop, "out", remnant)
+    assert [(one.lane, one.fate) for one in told.readings] == [(SECOND, "remnant")]
+    told = story(shop, "out", copies[1])
+    (reading,) = told.readings
+    assert (reading.fate, reading.named) == ("duplicate", "delivery")
+    assert reading.original is not None
+    assert reading.original.place == (0, copies[0])
+
+
+def test_losers_are_told_with_what_they_had_made(house: House) -> None:
+    raced(house)
+    losers = dict(house.store.losers(LANE))
+    assert losers
+    for slot, digest in losers.items():
+        row = house.catalog().load(LANE)
+        seal = house.catalog().seal(LANE, row.head.ref.incarnation, slot.seq)
+        offset = dict(seal.start)[house.source()]
+        (reading,) = story(house, "in", offset).readings
+        won, *lost = reading.attempts
+        assert (won.won, won.attempt) == (True, seal.ref.attempt.hex())
+        assert (slot.attempt.hex(), digest.hex()) in [(one.attempt, one.digest) for one in lost]
+        assert not any(one.won for one in lost)
+
+
+def test_where_a_record_comes_from_is_held_against_the_catalog(shop: House) -> None:
+    record = shop.sent()[3]
+    header = header_of(record)
+    mark = header.mark
+    told = story(shop, "out", 3).origin
+    assert told is not None
+    assert (told.lane, told.seq, told.parent) == (LANE, mark.seq, header.parent)
+    assert told.standing == "sealed"
+    assert told.attempt is not None
+
+    def standing(**changes: Any) -> str:
+        changed = encode_header(replace(header, mark=replace(mark, **changes)))
+        offset = shop.broker.append(shop.source("out"), record._replace(headers=((NAME, changed),)))
+        origin = story(shop, "out", offset).origin
+        assert origin is not None
+        return origin.standing.name
+
+    assert standing() == "SEALED"
+    assert standing(seq=99) == "UNSEALED"
+    assert standing(minted_at_ms=1) == "UNSEALED"
+    assert standing(sender="shop/nobody/0") == "STRANGER"
+    assert standing(sender=SECOND) == "STRANGER"
+    assert standing(incarnation=Incarnation(b"x" * 16)) == "ABANDONED"
+    tidy(shop.catalog(), LANE, Rules(entries_ms=0), NOW_MS, perform=True)
+    assert standing() == "COLLECTED"
+
+
+def test_what_kafka_does_not_hold_is_told_by_the_catalog(shop: House) -> None:
+    source = shop.source("in")
+    shop.broker.partitions[source] = (None, *shop.broker.partitions[source][1:])
+    told = story(shop, "in", 0)
+    assert (told.size, told.key, told.id) == (None, None, None)
+    assert told.readings[0].fate == "fresh"
+    assert len(told.readings[0].outputs) == 1
+    assert story(shop, "in", 30).readings[0].fate == "pending"
+    assert story(shop, "in", 0, partition=7).readings == ()
+
+
+def test_what_was_not_emitted_has_no_copy(shop: House) -> None:
+    shop.write("late")
+    runner = shop.runner()
+    shop.begin(runner)
+    while shop.catalog().load(LANE).head.ref.seq == 6:
+        assert shop.turn(runner)
+    (output,) = story(shop, "in", 30).readings[0].outputs
+    assert output.copies == ()
+
+
+def test_telling_changes_nothing(shop: House) -> None:
+    with shop.untouched():
+        for offset in (0, 9, 29, 99):
+            story(shop, "in", offset)
+            story(shop, "out", offset)
