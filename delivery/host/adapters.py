@@ -9,24 +9,46 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
+from typing import Protocol
 
 from delivery.host.fan import Fan
 from delivery.host.spec import StageSpec, scheme_of
-from delivery.kafka.port import Client
+from delivery.kafka.port import Client, Fetched
 from delivery.points import At, nowhere
-from delivery.ports import Emitter, Reader
+from delivery.ports import Emitter, Frontier, Reader
 from delivery.sinks import Ledger, kind_of
 
-__all__ = ["file_of", "open_emitter", "open_ledger", "open_reader"]
+__all__ = ["file_of", "open_emitter", "open_ledger", "open_reader", "open_topics"]
 
 
-def open_reader(client: Client, topic: str, partition: int) -> Reader:
-    """Return the source of one lane."""
+class Ranges(Reader, Protocol):
+    """A source that also gives the records of a planned range."""
+
+    def read(self, start: Frontier, end: Frontier) -> Iterator[Fetched]:
+        """Yield a planned range."""
+
+
+class Topics(Emitter, Protocol):
+    """A sink that holds a connection."""
+
+    def close(self) -> None:
+        """Let go of it. May be called twice."""
+
+
+def open_reader(client: Client, topic: str, partition: int | None = None) -> Ranges:
+    """Return the source of one lane: one partition, or all of a topic's."""
     from connectors.kafka import KafkaReader  # noqa: PLC0415 - see the module
 
-    return KafkaReader(client, topic, [partition])
+    return KafkaReader(client, topic, None if partition is None else [partition])
+
+
+def open_topics(client: Client, topics: Sequence[str]) -> Topics:
+    """Return the sink of a stage that writes to topics only."""
+    from sinks.kafka import KafkaEmitter  # noqa: PLC0415 - see the module
+
+    return KafkaEmitter(client, topics)
 
 
 def open_emitter(client: Client, spec: StageSpec) -> Emitter:

@@ -24,6 +24,7 @@ from dedup.catalog.store import Blob
 from dedup.errors import Corrupt, DeliveryError, InvalidUsage, Unavailable
 from dedup.formats.dropped import Run, decode_dropped
 from dedup.model import Frontier, Seal, Source
+from delivery.host.adapters import open_reader, open_topics
 from delivery.host.clock import SystemClock
 from delivery.host.counters import Counters
 from delivery.host.senders import Senders
@@ -56,9 +57,7 @@ class _Logs:
     """The topics of a stage, as its lane asks for them."""
 
     def __init__(self, client: Client, topics: Iterable[Topic]) -> None:
-        from connectors.kafka import KafkaReader  # noqa: PLC0415 - the composition root knows all
-
-        self._readers = [KafkaReader(client, topic.name) for topic in topics]
+        self._readers = [open_reader(client, topic.name) for topic in topics]
 
     def log(self) -> Log:
         """Return topics and bounds, read now."""
@@ -99,8 +98,6 @@ class StageDriver:
         query_id: str | None,
         code: str = "",
     ) -> None:
-        from sinks.kafka import KafkaEmitter  # noqa: PLC0415 - the composition root knows all
-
         plan, spec = wrapped.plan, wrapped.spec
         self._wrapped = wrapped
         self._checkpoint = checkpoint
@@ -113,7 +110,7 @@ class StageDriver:
         self._client = open_client(plan.kafka, plan.options, plan.client)
         self._bench = Bench(plan, spec, self.lane)
         self._catalog = self._bench.catalog
-        self._emitter = KafkaEmitter(self._client, outputs)
+        self._emitter = open_topics(self._client, outputs)
         topics = {name: topic.id for name, topic in wrapped.topics.items()}
         senders = [Senders(self._catalog, topic) for topic in topics.values()]
         self._runner = StageLaneRunner(
@@ -315,11 +312,9 @@ class StageDriver:
         return Result(table=table, pieces=pieces, trouble=trouble)
 
     def _judge_range(self, token: Token, source: Source) -> Piece:
-        from connectors.kafka import KafkaReader  # noqa: PLC0415 - the composition root knows all
-
         name = next(name for name, topic in token.topics.items() if topic == source.topic)
         start, end = token.ranges[source]
-        reader = KafkaReader(self._client, name, [source.partition])
+        reader = open_reader(self._client, name, source.partition)
         rows = reader.read(Frontier.of([(source, start)]), Frontier.of([(source, end)]))
         return judge_range(token, self._bench, source, rows)
 

@@ -15,10 +15,9 @@ import pytest
 
 from dedup.arrays import from_raw, pack
 from dedup.errors import Corrupt
-from dedup.formats.segment import BUCKET_MS, Bucket, Origin, Part, raw_ids
+from dedup.formats.segment import BUCKET_MS
 from dedup.local import Home, LaneIndex, home, shared
 from dedup.local.limits import LIMITS
-from dedup.local.overlay import CHUNKS_MAX, Chunk, Chunks, merged
 from dedup.model import Incarnation
 from tests.unit.local_lanes import NAME, TINY, WINDOW_MS, Lane
 
