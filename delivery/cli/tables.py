@@ -61,6 +61,8 @@ def number(count: int) -> str:
 
 def size(count: int) -> str:
     """Return bytes in their unit."""
+    if count < 0:
+        return f"-{size(-count)}"
     amount = float(count)
     for unit in _UNITS:
         if amount < _THOUSAND or unit == _UNITS[-1]:

@@ -158,8 +158,8 @@ def test_a_table_fits_or_becomes_blocks(columns):
 
 
 def test_figures_in_words():
-    assert [tables.size(count) for count in (0, 999, 1000, 2_500_000)] == [
-        *("0 B", "999 B", "1.0 kB", "2.5 MB"),
+    assert [tables.size(count) for count in (0, 999, 1000, 2_500_000, -1500)] == [
+        *("0 B", "999 B", "1.0 kB", "2.5 MB", "-1.5 kB"),
     ]
     assert [tables.ago(ms) for ms in (None, 500, 90_000, 7_200_000, 172_800_000)] == [
         *("-", "0.5 s", "90 s", "2 h", "2 d"),

@@ -89,6 +89,10 @@ def command(
     freed = sum(one.deeds.freed for one in found)
     if not found:
         lines.append("it holds no lanes yet: no stage ever ran on it")
+    elif freed < 0:
+        # Ids that are merged say of each which seal it came from.
+        change = f"{size(-freed)} more in fewer pieces, {len(found)} lanes"
+        lines.append(change if yes else f"it would be {change}; --yes does it")
     elif yes:
         lines.append(f"{size(freed)} freed in {len(found)} lanes")
     else:

@@ -76,10 +76,13 @@ def command(
     out.result("\n".join(lines), document)
 
 
+_KEPT = {"entry": "in its entry", "list": "in the list", "merged": "in a merged segment"}
+
+
 def _decision(one: Decision) -> list[str]:
     sealed = "its entry was collected" if one.sealed_ms is None else when(one.sealed_ms)
     lines = [
-        f"  decided by {one.lane} seq {one.seq}, {sealed} ({one.origin}, in its {one.kept_in})"
+        f"  decided by {one.lane} seq {one.seq}, {sealed} ({one.origin}, {_KEPT[one.kept_in]})"
     ]
     if one.offset is not None:
         lines.append(f"    it is the record at partition {one.offset[0]} offset {one.offset[1]}")
