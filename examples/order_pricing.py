@@ -165,7 +165,7 @@ def demonstrate(where: Place, chosen: argparse.Namespace, tell: Teller) -> int:
     lines = [
         *(wrong or ["With this library every order had exactly one effect."]),
         f"{tell.seconds:.0f} s in all, {seconds:.0f} of them from starting the drivers to the end.",
-        *further(where, topics, keep=chosen.keep),
+        *further(where, keep=chosen.keep),
     ]
     for line in screen((publisher.published, publisher.repeats), results, lines):
         print(line, flush=True)
@@ -249,15 +249,15 @@ def complaints(repeats: int, ours: Contender, what: Outcome) -> Iterator[str]:
         yield "NOT SHOWN: the publisher repeated nothing; take more orders"
 
 
-def further(where: Place, topics: dict[str, list[str]], *, keep: bool) -> Iterator[str]:
-    """Say where to look further."""
+def further(where: Place, *, keep: bool) -> Iterator[str]:
+    """Say how to look further."""
     if not keep:
-        yield "Nothing is left behind. To look at catalog, topics and logs: make demo DEMO=--keep"
+        yield "Nothing is left behind. To look further: make demo DEMO=--keep"
         return
-    yield f"catalog  {where.catalog}"
-    yield f"topics   {', '.join(name for names in topics.values() for name in names)}"
-    yield f"         on {where.kafka}, until `delivery down --delete`"
-    yield f"logs     {where.directory}"
+    yield "To look further, in this directory:"
+    yield f"  delivery catalog inspect {where.catalog}"
+    yield f"  delivery audit {where.catalog} --kafka {where.kafka} --finished"
+    yield f"Logs are in {where.directory}; `delivery down --delete` removes everything."
 
 
 # Where it happens ---------------------------------------------------------------------------------
