@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from delivery.points import MID_EMIT, POINTS, STORED_NOT_SEALED
 from tests.acceptance.kit import Kills, Trial, Worker, prove, shares, until
 from tests.acceptance.pricing import Pipeline
 
-ENGINES = ("resident",)
+ENGINES = ("resident", "microbatch")
 CATALOGS = ("sqlite", "cassandra")
 VICTIMS = ("worker", "executor", "driver")
 RECORDS = 400
@@ -34,7 +35,8 @@ def killed(
     for part, (point, victim) in zip(shares(trial.traffic.rows, len(kills)), kills, strict=True):
         told.arm(point, _words(victim, driver))
         trial.send(part)
-        until(f"a {victim} dies at {point}", lambda at=point: told.happened(at), SECONDS_MAX)  # type: ignore[misc]
+        dies = partial(told.happened, point)
+        until(f"a {victim} dies at {point}", dies, SECONDS_MAX, driver)
         if victim == "driver":
             driver.ended(-9)
             driver = trial.drive(engine, master, told.kill_at)
