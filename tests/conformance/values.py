@@ -62,7 +62,11 @@ def first(lane_topic: TopicId = TOPIC, at: int = 0) -> tuple[Head, Seal]:
 
 
 def following(
-    head: Head, outputs: Sequence[bytes] = (), segment: Sequence[bytes] = (), rows: int = 10
+    head: Head,
+    outputs: Sequence[bytes] = (),
+    segment: Sequence[bytes] = (),
+    dropped: Sequence[bytes] = (),
+    rows: int = 10,
 ) -> tuple[Head, Seal]:
     """The next seal of a lane, over `rows` more records, and the head it moves the lane to."""
     end = Frontier.of((source, offset + rows) for source, offset in head.frontier)
@@ -77,8 +81,10 @@ def following(
         learned=(ReadSeq("shop/orders/0", incarnation(), TOPIC, head.ref.seq),),
         outputs=blob_ref(outputs, rows),
         segment=blob_ref(segment, rows),
+        dropped=blob_ref(dropped, rows),
         inline_outputs=inline(outputs),
         inline_segment=inline(segment),
+        inline_dropped=inline(dropped),
     )
     return advance(head, seal), seal
 
