@@ -267,10 +267,11 @@ class LaneRunner:
             )
         )
         work.seal = seal
+        # Not where it is appended: a host may hold a lock of the catalog by then, for other lanes too.
+        self._at(points.STORED_NOT_SEALED)
         return m.Stored(store.ticket, seal)
 
     def _append(self, append: m.Append) -> m.Event:
-        self._at(points.STORED_NOT_SEALED)
         outcome = _outcome(
             lambda: self._catalog.append(self.name, append.expected, append.head, append.seal)
         )
