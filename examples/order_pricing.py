@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import random
+import signal
 import sys
 import tempfile
 import threading
@@ -109,6 +110,8 @@ class Place:
 def main() -> int:
     """Run both; return the exit code."""
     chosen = arguments()
+    # Whoever ends it politely finds nothing left behind either.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     tell = Teller()
     try:
         with place(chosen, tell) as where:
