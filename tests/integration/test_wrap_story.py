@@ -17,10 +17,14 @@ from tests.acceptance.kit import ROOT
 from tests.integration.wrap_kit import JOB_SECONDS_MAX, PARTITIONS
 from tests.integration.wrap_story import RECORDS
 
+<<<<<<< ours
 #: Minutes of Spark sessions that start and die: with the slow tests.
 pytestmark = pytest.mark.slow
 
 TOPICS = ("left", "right", "join", "other", "after")
+=======
+TOPICS = ("left", "right", "join", "shuffled", "other", "after")
+>>>>>>> theirs
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +57,10 @@ def story(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
 def test_a_join_of_two_topics_makes_each_pair_once(story):
     assert story["join"]["pairs"] == list(range(0, RECORDS, 4))
     assert story["join"]["told"] == RECORDS + RECORDS // 4
+
+
+def test_a_plan_that_shuffles_runs_whole_when_it_runs_again(story):
+    assert story["shuffled"] == {"out": list(range(RECORDS)), "told": RECORDS}
 
 
 def test_the_identity_of_a_checkpoint_is_that_of_its_query(story):

@@ -23,9 +23,11 @@ from delivery.microbatch.offsets import checkpoint_at
 from delivery.spark import spark_session
 from tests.acceptance.kit import logs_of, publish
 from tests.integration.wrap_job import values, windows
-from tests.integration.wrap_kit import row
+from tests.integration.wrap_kit import PARTITIONS, row
 
 RECORDS = 40
+#: Comes in both partitions.
+REPEATED = 8
 
 
 class Story:
@@ -108,6 +110,16 @@ class Story:
         self.run(values(rows).selectExpr("CAST(id AS STRING) AS value"), "after")
         return self.out("after")
 
+    def shuffled(self) -> Any:
+        """A plan without state that shuffles, beside a table, over a repeat in another partition."""
+        rows = self.d.wrap_source(self.reader("left"), stage="shuffled", id_from="header:id")
+        names = self.spark.createDataFrame(
+            [(n, f"{n}") for n in range(RECORDS)], "id long, n string"
+        )
+        spread = values(rows).repartition(3).join(f.broadcast(names), "id")
+        query = self.run(spread.selectExpr("n AS value"), "shuffled")
+        return {"out": self.out("shuffled"), "told": told(query)}
+
     def refusals(self) -> Any:
         """What is refused before anything is read."""
         d, spark = self.d, self.spark
@@ -164,7 +176,8 @@ def main(settings: dict[str, Any]) -> None:
         for topic, step in (("left", 1), ("right", 4)):
             sent = [row(number) for number in range(0, RECORDS, step)]
             publish(client, f"{story.name}.{topic}", [*sent, *sent[:5]])
-    scenes = ("join", "shared", "taken_over", "refusals")
+        publish(client, f"{story.name}.left", [row(REPEATED, (REPEATED + 1) % PARTITIONS)])
+    scenes = ("join", "shuffled", "shared", "taken_over", "refusals")
     shown = {scene: getattr(story, scene)() for scene in scenes}
     sys.stdout.write("\n" + json.dumps(shown) + "\n")
     story.spark.stop()
