@@ -68,6 +68,7 @@ def screen(
     rows: list[tuple[str, Callable[[Contender, Outcome], int]]] = [
         ("Python workers killed -9", lambda who, _: who.workers_killed),
         ("drivers killed -9", lambda who, _: who.drivers_killed),
+        ("drivers that ended by themselves", lambda who, _: who.ended),
         ("", lambda _, __: 0),
         ("effects out (invoices)", lambda _, what: what.effects),
         ("identical copies, dropped by id", lambda _, what: what.repeats),
