@@ -125,6 +125,7 @@ class Bundle:
             )
         if self._keeping.place is Place.UNDECIDED:
             self._keeping.decide_catalog()
+        self._at(EFFECT_WRITTEN)
         self._seal()
 
     # Inside -----------------------------------------------------------------------------------

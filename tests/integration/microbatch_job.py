@@ -16,6 +16,7 @@ from delivery.host.killing import VARIABLE, VICTIM_SUFFIX
 from delivery.microbatch import start
 from delivery.spark import spark_session
 from tests.acceptance.pricing import Pipeline
+from tests.integration.microbatch_kit import PROGRESS
 
 POLL_SECONDS = 0.1
 
@@ -37,7 +38,8 @@ def main(pipeline: Pipeline, complete: Path, options: dict[str, object]) -> None
         query.processAllAvailable()
         query.stop()
     query.awaitTermination()
-    sys.stdout.write(json.dumps(query.lastProgress) + "\n")
+    sys.stdout.write(f"\n{PROGRESS}{json.dumps(query.lastProgress)}\n")
+    sys.stdout.flush()
     spark.stop()
 
 

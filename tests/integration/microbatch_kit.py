@@ -15,6 +15,8 @@ from tests.acceptance.kit import ROOT, Trial, Worker
 
 #: A session takes a quarter of a minute to start on a busy machine, and queries start in it.
 JOB_SECONDS_MAX = 300.0
+#: What the line of a job begins with that says how it went.
+PROGRESS = "progress: "
 
 
 def job(trial: Trial, kill_at: str = "", **options: Any) -> Worker:
@@ -35,5 +37,7 @@ def ended(worker: Worker) -> None:
 
 def progress(worker: Worker) -> dict[str, Any]:
     """Return the last progress of a job that ended well."""
-    found: dict[str, Any] = json.loads(worker.said.read_text().strip().splitlines()[-1])
+    # Spark's workers write into the same log, until long after.
+    [line] = [x for x in worker.said.read_text().splitlines() if x.startswith(PROGRESS)]
+    found: dict[str, Any] = json.loads(line.removeprefix(PROGRESS))
     return found

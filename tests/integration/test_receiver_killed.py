@@ -10,8 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from delivery.points import SEAL_REPLY_LOST, STORED_NOT_SEALED
-from delivery.receiver.points import CATALOG_TOLD, IDENTITY_MINTED, LANES_COPIED, POINTS
+from delivery.points import SEAL_REPLY_LOST
+from delivery.receiver.points import (
+    CATALOG_TOLD,
+    EFFECT_WRITTEN,
+    IDENTITY_MINTED,
+    LANES_COPIED,
+    POINTS,
+)
 from delivery.services.kafka import Kafka
 from tests.integration.receiver_kit import (
     PROCESS_SECONDS_MAX,
@@ -67,7 +73,7 @@ def test_killed_at_every_step_of_a_bundle(world: World) -> None:
 
 def test_an_effect_before_its_seal_may_happen_twice_and_none_is_lost(world: World) -> None:
     """The promise of `done`: at least once, and once where nobody dies in between."""
-    assert run(world, "done", STORED_NOT_SEALED, 2) == -signal.SIGKILL
+    assert run(world, "done", EFFECT_WRITTEN, 2) == -signal.SIGKILL
     assert run(world, "done", SEAL_REPLY_LOST, 2) == -signal.SIGKILL
     assert run(world, "done") == 0
     effects = world.effects()
