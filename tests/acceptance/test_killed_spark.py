@@ -12,9 +12,6 @@ from delivery.points import MID_EMIT, POINTS, STORED_NOT_SEALED
 from tests.acceptance.kit import Kills, Trial, Worker, prove, shares, until
 from tests.acceptance.pricing import Pipeline
 
-#: Minutes of Spark sessions that start and die: with the slow tests.
-pytestmark = pytest.mark.slow
-
 ENGINES = ("resident", "microbatch")
 CATALOGS = ("sqlite", "cassandra")
 VICTIMS = ("worker", "executor", "driver")

@@ -11,9 +11,6 @@ import pytest
 from dedup.catalog.open import open_catalog
 from tests.integration.resident_kit import SECONDS_MAX, Pipeline, driven, until
 
-#: Minutes of Spark sessions that start and die: with the slow tests.
-pytestmark = pytest.mark.slow
-
 #: A driver that takes over is there already; ten times what it takes on two busy cores.
 SILENCE_SECONDS_MAX = 30.0
 

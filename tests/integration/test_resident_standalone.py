@@ -14,9 +14,6 @@ from delivery.resident.cluster import ZIP_NAME
 from delivery.services.ephemeral import Services, ephemeral
 from tests.integration.resident_kit import Driver, Pipeline, driven, until
 
-#: Minutes of Spark sessions that start and die: with the slow tests.
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Services]:

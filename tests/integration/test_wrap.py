@@ -16,9 +16,6 @@ from delivery.points import ACKNOWLEDGED, POINTS, SEALED_NOT_EMITTED, STORED_NOT
 from delivery.services.kafka import Kafka
 from tests.integration.wrap_kit import FIRST, WINDOW_SECONDS, Job, closing, traffic
 
-#: Minutes of Spark sessions that start and die: with the slow tests.
-pytestmark = pytest.mark.slow
-
 RECORDS = 200
 
 

@@ -17,9 +17,6 @@ from tests.acceptance.kit import ROOT
 from tests.integration.wrap_kit import JOB_SECONDS_MAX, PARTITIONS
 from tests.integration.wrap_story import RECORDS
 
-#: Minutes of Spark sessions that start and die: with the slow tests.
-pytestmark = pytest.mark.slow
-
 TOPICS = ("left", "right", "join", "shuffled", "other", "after")
 
 
