@@ -25,7 +25,7 @@ from dedup.local.group import Group, Held
 from dedup.local.limits import Limits
 from dedup.local.shared import SharedFilter
 from dedup.model import Incarnation
-from dedup.runs import merge_runs
+from dedup.runs import Stopped, merge_runs
 
 
 @dataclass(slots=True)
@@ -44,10 +44,6 @@ class Grown:
     group: Group
     inputs: tuple[Held, ...]
     output: SharedFilter
-
-
-class Stopped(Exception):
-    """Work was told to stop. Never leaves this package."""
 
 
 Outcome = Merged | Grown | None
@@ -85,13 +81,8 @@ def merging(group: Group, inputs: tuple[Held, ...], path: Path) -> Work:
     """
 
     def work(stop: Callable[[], bool]) -> Outcome:
-        def keep(_incarnation: Incarnation, _seq: int) -> bool:
-            if stop():
-                raise Stopped
-            return True
-
         try:
-            run = merge_runs(path, [held.run for held in inputs], keep)
+            run = merge_runs(path, [held.run for held in inputs], _every, stop=stop)
         except Stopped:
             return None
         return Merged(group, inputs, Held(run, path, max(held.seq for held in inputs)))
@@ -159,6 +150,10 @@ class Background:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def _every(_incarnation: Incarnation, _seq: int) -> bool:
+    return True
 
 
 def _level(held: Held, limits: Limits) -> int:

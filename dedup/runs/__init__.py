@@ -2,6 +2,6 @@
 
 from dedup.runs.merge import merge_runs
 from dedup.runs.run import Run, open_run
-from dedup.runs.write import write_run
+from dedup.runs.write import Stopped, write_run
 
-__all__ = ["Run", "merge_runs", "open_run", "write_run"]
+__all__ = ["Run", "Stopped", "merge_runs", "open_run", "write_run"]

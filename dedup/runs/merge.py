@@ -24,7 +24,7 @@ from dedup.errors import InvalidUsage
 from dedup.formats.segment import Bucket
 from dedup.model import Incarnation
 from dedup.runs.run import Run
-from dedup.runs.write import RunWriter
+from dedup.runs.write import RunWriter, Stop, never
 
 #: Ids in memory at once while runs are merged: 4 MiB of them, and about five times that with what
 #: is said about each and what sorting needs. Larger pieces leave the processor's caches.
@@ -98,16 +98,24 @@ def merged(sources: Sequence[Iterator[Block]]) -> Iterator[Block]:
         yield combined(pieces)
 
 
-def merge_runs(path: Path, runs: Sequence[Run], keep: Callable[[Incarnation, int], bool]) -> Run:
+def merge_runs(
+    path: Path,
+    runs: Sequence[Run],
+    keep: Callable[[Incarnation, int], bool],
+    *,
+    stop: Stop = never,
+) -> Run:
     """Write the ids of several runs of a lane as one, and open it.
 
     Args:
         path: its name; it may be that of one of the runs, which stays readable.
         runs: at least one, all of one lane; of buckets of one origin; the new run covers them and whatever lies between.
         keep: tells whether a seal counts; of one that does not, the ids are dropped.
+        stop: asked at every piece, some milliseconds apart, however much there is to merge.
 
     Raises:
         InvalidUsage: buckets of both origins; nothing was written.
+        Stopped: `stop` said so; the runs are as they were, and there is no new one.
     """
     assert len({run.key for run in runs}) == 1, "runs of one lane"
     bucket = _covering([run.bucket for run in runs])
@@ -125,6 +133,7 @@ def merge_runs(path: Path, runs: Sequence[Run], keep: Callable[[Incarnation, int
         expected=expected,
         origins=origins,
         digests=digests and bool(filled),
+        stop=stop,
     )
     try:
         for piece in merged([_blocks(run, age, rows, digests=digests) for run in filled]):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
@@ -47,6 +47,19 @@ COPY_BYTES = 1 << 20
 UNFINISHED = ".unfinished"
 
 
+class Stopped(Exception):
+    """Somebody who writes a run was told to stop: there is none, and nothing was left behind."""
+
+
+#: Asks from time to time whether to stop.
+Stop = Callable[[], bool]
+
+
+def never() -> bool:
+    """Go on to the end."""
+    return False
+
+
 class RunWriter:
     """Writes one run.
 
@@ -57,6 +70,7 @@ class RunWriter:
         expected: at most so many ids will come; the prefix table is sized for them.
         origins: every seal they may come from, oldest first.
         digests: whether they will have digests.
+        stop: asked at every piece, so that nobody who ends waits for gigabytes.
     """
 
     def __init__(
@@ -68,7 +82,9 @@ class RunWriter:
         expected: int,
         origins: Sequence[tuple[Incarnation, int]],
         digests: bool,
+        stop: Stop = never,
     ) -> None:
+        self._stop = stop
         self._path = path
         self._key = key
         self._bucket = bucket
@@ -91,7 +107,12 @@ class RunWriter:
     def add(
         self, ids: Ids, origin_of: npt.NDArray[np.integer], digests: npt.NDArray[np.uint16] | None
     ) -> None:
-        """Take the next ids; all of them come after those taken before."""
+        """Take the next ids; all of them come after those taken before.
+
+        Raises:
+            Stopped: `stop` said so.
+        """
+        self._go_on()
         prefixes, indexes, values = self._sides
         self._put(self._file, np.ascontiguousarray(ids, dtype="<u8"))
         if len(ids):
@@ -108,6 +129,7 @@ class RunWriter:
         """Put the sections together and let the run appear.
 
         Raises:
+            Stopped: `stop` said so before the run appeared.
             Unavailable: somebody deleted it while it was being opened.
         """
         prefixes = self._sides[0]
@@ -149,12 +171,17 @@ class RunWriter:
         self._file.close()
         self._name.unlink(missing_ok=True)
 
+    def _go_on(self) -> None:
+        if self._stop():
+            raise Stopped
+
     def _side(self) -> IO[bytes]:
         return self._open.enter_context(tempfile.TemporaryFile(dir=self._path.parent))
 
     def _fill(self, prefixes: IO[bytes], high: npt.NDArray[np.uint64], upto: int) -> None:
         """Write the prefix table up to an entry: the first row whose prefix is not below it."""
         for at in range(self._next_prefix, upto, PREFIXES_AT_ONCE):
+            self._go_on()
             wanted = np.arange(at, min(at + PREFIXES_AT_ONCE, upto), dtype=np.uint64)
             rows = np.searchsorted(high, wanted) + self._count
             prefixes.write(rows.astype(f"<u{self._prefix_bytes}").data)
@@ -164,6 +191,7 @@ class RunWriter:
         side.seek(0)
         size = 0
         while block := side.read(COPY_BYTES):
+            self._go_on()
             self._file.write(block)
             self._hash.update(block)
             size += len(block)

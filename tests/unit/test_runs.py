@@ -11,9 +11,12 @@ import pytest
 from dedup.arrays import Ids, sorted_unique
 from dedup.errors import InvalidUsage
 from dedup.formats.segment import Bucket, Origin
+from dedup.local import upkeep
+from dedup.local.group import EXTERNAL, Group, Held
 from dedup.model import Incarnation
-from dedup.runs import Run, merge_runs, open_run, write_run
+from dedup.runs import Run, Stopped, merge_runs, open_run, write_run
 from dedup.runs import merge as merging
+from dedup.runs import write as writing
 from dedup.runs.run import HEADER_BYTES
 from dedup.runs.write import UNFINISHED, RunWriter
 
@@ -242,3 +245,47 @@ def test_a_merge_of_the_same_runs_writes_the_same_bytes_also_over_one_of_them(tm
     merge_runs(tmp_path / "m", runs, every)
     merge_runs(tmp_path / "0", runs, every)
     assert (tmp_path / "m").read_bytes() == (tmp_path / "0").read_bytes()
+
+
+def test_a_merge_stops_wherever_it_is_told_to_and_leaves_nothing(tmp_path, monkeypatch):
+    """It asks at every piece, also while the sections are put together at the end."""
+    monkeypatch.setattr(merging, "MERGE_IDS_MAX", 4_096)
+    monkeypatch.setattr(writing, "COPY_BYTES", 4_096)
+    seals = ((ONE, 1), (ONE, 2))
+    runs = []
+    for at in range(3):
+        ids = some(6_000, seed=at)
+        of = np.arange(6_000) % 2
+        runs.append(put(tmp_path / str(at), ids, origins=seals, origin_of=of))
+    left = sorted(path.name for path in tmp_path.iterdir())
+    asked = 0
+
+    def stop() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > patience
+
+    patience = 1 << 20
+    merged = merge_runs(tmp_path / "m", runs, every, stop=stop)
+    pieces, asks = merged.count // 4_096, asked
+    (tmp_path / "m").unlink()
+    assert asks > pieces + 10, "every piece, and every block that is copied at the end"
+    for patience in range(asks):
+        asked = 0
+        with pytest.raises(Stopped):
+            merge_runs(tmp_path / "m", runs, every, stop=stop)
+        assert asked == patience + 1, "it went on after it had been told to stop"
+        assert sorted(path.name for path in tmp_path.iterdir()) == left
+    assert all(run.verify() for run in runs)
+
+
+def test_upkeep_that_is_told_to_stop_has_no_outcome(tmp_path):
+    runs = [put(tmp_path / str(at), some(50, seed=at)) for at in range(2)]
+    held = tuple(Held(run, tmp_path / str(at), 1) for at, run in enumerate(runs))
+    group = Group(EXTERNAL, 1, None)
+    work = upkeep.merging(group, held, tmp_path / "m")
+    assert work(lambda: True) is None
+    assert not (tmp_path / "m").exists()
+    done = work(lambda: False)
+    assert done is not None
+    assert done.output.run.count == 100
