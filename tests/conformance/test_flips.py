@@ -28,10 +28,14 @@ def damaged(tmp_path, lane):
     catalog = Catalog(SqliteStore(path))
     head, seal = first()
     assert catalog.create(lane, head, seal)
-    outputs, segment = [os.urandom(20_000), os.urandom(20_000)], [os.urandom(8_000)]
-    after, seal = following(head, outputs, segment)
-    catalog.put(Blob.OUTPUTS, slot(lane, seal.ref), outputs, 10)
-    catalog.put(Blob.SEGMENT, slot(lane, seal.ref), segment, 10)
+    chunks = {
+        Blob.OUTPUTS: [os.urandom(20_000), os.urandom(20_000)],
+        Blob.SEGMENT: [os.urandom(8_000)],
+        Blob.DROPPED: [os.urandom(5_000)],
+    }
+    after, seal = following(head, **{kind.value: blobs for kind, blobs in chunks.items()})
+    for kind, blobs in chunks.items():
+        catalog.put(kind, slot(lane, seal.ref), blobs, 10)
     assert catalog.append(lane, head.ref, after, seal)
     assert catalog.acknowledge(lane, Ack(head.ref.incarnation, 0), acknowledged(after))
     listed = SegmentList(version=1, upto=0, slots=(slot(lane, seal.ref),))
@@ -89,7 +93,9 @@ def test_entries(damaged, lane):
         assert catalog.seal(lane, seal.ref.incarnation, seal.ref.seq) == seal
 
 
-@pytest.mark.parametrize(("kind", "ordinal"), [("outputs", 0), ("outputs", 1), ("segment", 0)])
+@pytest.mark.parametrize(
+    ("kind", "ordinal"), [("outputs", 0), ("outputs", 1), ("segment", 0), ("dropped", 0)]
+)
 def test_chunks(damaged, lane, kind, ordinal):
     catalog, seal, _, raw = damaged
     for _ in flips(raw, "chunk", "bytes", f"kind = '{kind}' AND ordinal = {ordinal}"):
@@ -129,8 +135,7 @@ def everything(path):
             row = catalog.load(name)
             found += [row, catalog.segment_list(name)]
             for seal in catalog.seals(name, row.head.ref.incarnation, 0, 9) if row else []:
-                found += [seal, catalog.get(Blob.OUTPUTS, name, seal)]
-                found += [catalog.get(Blob.SEGMENT, name, seal)]
+                found += [seal, *(catalog.get(kind, name, seal) for kind in Blob)]
         return found
 
 
