@@ -26,6 +26,7 @@ __all__ = ["VERBS", "main"]
 VERBS = (
     *("up", "down", "status", "logs", "doctor"),
     *("stage", "catalog", "audit", "explain"),
+    *("lag", "guarantee"),
     "spark-options",
 )
 
