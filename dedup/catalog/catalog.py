@@ -106,12 +106,18 @@ class Catalog:
         assert seal.ref.seq == expected.seq + 1, "seqs are gapless"
         return self.store.append(lane, expected, seal.ref, encode_head(head), encode_seal(seal))
 
-    def reincarnate(self, lane: str, expected: HeadRef, row: LaneRow) -> bool:
-        """Fence everybody: put `row`, of a new incarnation, in place of the head `expected`."""
+    def reincarnate(
+        self, lane: str, expected: HeadRef, row: LaneRow, since: LaneRow | None = None
+    ) -> bool:
+        """Fence everybody: put `row`, of a new incarnation, in place of the head `expected`.
+
+        With `since`, acknowledgement and `collected` must still be those of that row.
+        """
         assert row.head.ref.incarnation != expected.incarnation, "a new incarnation is new"
         assert row.ack.incarnation == row.head.ref.incarnation, "the acknowledgement goes along"
         raw = RawLane(row.head.ref, encode_head(row.head), _raw_ack(row.ack), row.collected)
-        return self.store.reincarnate(lane, expected, raw)
+        settled = None if since is None else (since.ack.seq, since.collected)
+        return self.store.reincarnate(lane, expected, raw, settled)
 
     def resolve(self, lane: str, incarnation: Incarnation, seq: int) -> Resolution:
         """Read what became of an append: the head FIRST, the entry AFTER it."""

@@ -105,11 +105,15 @@ class MemoryStore:
                 self.tables.entries[lane, incarnation, seq] = entry
             return True
 
-    def reincarnate(self, lane: str, expected: HeadRef, row: RawLane) -> bool:
+    def reincarnate(
+        self, lane: str, expected: HeadRef, row: RawLane, settled: tuple[int, int] | None = None
+    ) -> bool:
         """Put a new incarnation in place."""
         with _TURN:
             current = self.tables.lanes.get(lane)
             if current is None or current.ref != expected:
+                return False
+            if settled is not None and settled != (current.ack.seq, current.collected):
                 return False
             self.tables.lanes[lane] = row
             return True

@@ -109,14 +109,17 @@ class SqliteStore:
                     )
         return self.read(lane) is not None
 
-    def reincarnate(self, lane: str, expected: HeadRef, row: RawLane) -> bool:
+    def reincarnate(
+        self, lane: str, expected: HeadRef, row: RawLane, settled: tuple[int, int] | None = None
+    ) -> bool:
         """Put a new incarnation in place."""
         with self._file.write("fence a lane", lane) as write:
             fenced = write(
                 "UPDATE lane SET incarnation = ?, seq = ?, attempt = ?, head = ?,"
                 " ack_incarnation = ?, ack_seq = ?, ack = ?, collected = ?"
-                " WHERE lane = ? AND incarnation = ? AND seq = ? AND attempt = ?",
-                (*_lane_columns(row), lane, *_columns(expected)),
+                " WHERE lane = ? AND incarnation = ? AND seq = ? AND attempt = ?"
+                " AND coalesce(?, ack_seq) = ack_seq AND coalesce(?, collected) = collected",
+                (*_lane_columns(row), lane, *_columns(expected), *(settled or (None, None))),
             )
         return fenced == 1
 

@@ -83,8 +83,18 @@ class Store(Protocol):
         Only a restore does this, into a lane that it has just created.
         """
 
-    def reincarnate(self, lane: str, expected: HeadRef, row: RawLane) -> bool:
-        """Put a new incarnation in place of `expected`: head, acknowledgement, `collected`."""
+    def reincarnate(
+        self, lane: str, expected: HeadRef, row: RawLane, settled: tuple[int, int] | None = None
+    ) -> bool:
+        """Put a new incarnation in place of `expected`: head, acknowledgement, `collected`.
+
+        Args:
+            lane: which.
+            expected: the head that is there.
+            row: what comes in its place.
+            settled: acknowledged seq and `collected` that are there, compared as well if given: so
+                that neither is put back to an older value, beside whoever moves it.
+        """
 
     def acknowledge(self, lane: str, expected: RawAck, ack: RawAck) -> bool:
         """Move the acknowledgement if (incarnation, seq) are still those of `expected`."""

@@ -118,9 +118,11 @@ class Watched:
         """Add entries."""
         return self._store.import_entries(lane, incarnation, entries)
 
-    def reincarnate(self, lane: str, expected: HeadRef, row: RawLane) -> bool:
+    def reincarnate(
+        self, lane: str, expected: HeadRef, row: RawLane, settled: tuple[int, int] | None = None
+    ) -> bool:
         """Put a new incarnation in place."""
-        return self._store.reincarnate(lane, expected, row)
+        return self._store.reincarnate(lane, expected, row, settled)
 
     def acknowledge(self, lane: str, expected: RawAck, ack: RawAck) -> bool:
         """Move the acknowledgement."""

@@ -130,9 +130,11 @@ class LedgerStore:
         """Add entries of a past incarnation; a restore does this, and never through a ledger."""
         return self._store.import_entries(lane, incarnation, entries)
 
-    def reincarnate(self, lane: str, expected: HeadRef, row: RawLane) -> bool:
+    def reincarnate(
+        self, lane: str, expected: HeadRef, row: RawLane, settled: tuple[int, int] | None = None
+    ) -> bool:
         """Put a new incarnation in place; an operator does this, and never through a ledger."""
-        return self._store.reincarnate(lane, expected, row)
+        return self._store.reincarnate(lane, expected, row, settled)
 
     def put(self, kind: Blob, slot: Slot, chunks: Sequence[bytes]) -> None:
         """Store the chunks of an attempt."""

@@ -108,6 +108,20 @@ def test_a_new_incarnation_replaces_only_the_head_it_expects(store, lane, wrong)
     assert store.read(lane) == fresh
 
 
+def test_a_new_incarnation_puts_back_no_acknowledgement_that_moved_meanwhile(store, lane):
+    row = raw_lane()
+    store.create(lane, row, b"entry 0")
+    ack = replace(row.ack, seq=row.ack.seq + 1, blob=b"further")
+    assert store.acknowledge(lane, row.ack, ack)
+    fresh = raw_lane(replace(row.ref, incarnation=incarnation(), attempt=attempt()))
+    assert not store.reincarnate(lane, row.ref, fresh, (row.ack.seq, 0))
+    assert store.raise_collected(lane, row.ref.incarnation, 0, 1)
+    assert not store.reincarnate(lane, row.ref, fresh, (ack.seq, 0))
+    assert store.read(lane) == replace(row, ack=ack, collected=1)
+    assert store.reincarnate(lane, row.ref, fresh, (ack.seq, 1))
+    assert store.read(lane) == fresh
+
+
 def test_a_new_incarnation_fences_and_keeps_the_old_entries(store, lane):
     row = raw_lane()
     store.create(lane, row, b"entry 0")

@@ -94,6 +94,10 @@ REINCARNATE = Statement(
     " ack_seq = ?, ack = ?, collected = ? WHERE lane = ?"
     " IF incarnation = ? AND seq = ? AND attempt = ?",
 )
+REINCARNATE_SETTLED = Statement(
+    REINCARNATE.op,
+    f"{REINCARNATE.cql} AND ack_seq = ? AND collected = ?",
+)
 ACKNOWLEDGE = Statement(
     "acknowledge",
     "UPDATE KS.lanes SET ack_incarnation = ?, ack_seq = ?, ack = ? WHERE lane = ?"

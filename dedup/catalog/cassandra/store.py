@@ -123,10 +123,13 @@ class CassandraStore:
                 return False
         return bool(entries) or self.read(lane) is not None
 
-    def reincarnate(self, lane: str, expected: HeadRef, row: RawLane) -> bool:
+    def reincarnate(
+        self, lane: str, expected: HeadRef, row: RawLane, settled: tuple[int, int] | None = None
+    ) -> bool:
         """Put a new incarnation in place."""
-        values = (*_lane_columns(row), lane, *_columns(expected))
-        met = self._connection.compare(cql.REINCARNATE, values, lane)
+        values = (*_lane_columns(row), lane, *_columns(expected), *(settled or ()))
+        statement = cql.REINCARNATE_SETTLED if settled else cql.REINCARNATE
+        met = self._connection.compare(statement, values, lane)
         return met is None or _is(met, row.ref)
 
     def acknowledge(self, lane: str, expected: RawAck, ack: RawAck) -> bool:
