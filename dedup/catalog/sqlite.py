@@ -118,8 +118,8 @@ class SqliteStore:
                 "UPDATE lane SET incarnation = ?, seq = ?, attempt = ?, head = ?,"
                 " ack_incarnation = ?, ack_seq = ?, ack = ?, collected = ?"
                 " WHERE lane = ? AND incarnation = ? AND seq = ? AND attempt = ?"
-                " AND coalesce(?, ack_seq) = ack_seq AND coalesce(?, collected) = collected",
-                (*_lane_columns(row), lane, *_columns(expected), *(settled or (None, None))),
+                " AND ? IN (-1, ack_seq) AND ? IN (-1, collected)",
+                (*_lane_columns(row), lane, *_columns(expected), *(settled or (-1, -1))),
             )
         return fenced == 1
 
