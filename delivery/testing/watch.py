@@ -11,12 +11,13 @@ Invariants:
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.memory import MemoryStore
 from dedup.catalog.store import Blob, RawLane
-from dedup.model import LaneRow, Source
+from dedup.model import LaneRow, RecordId, Source
 from delivery.checker import Evidence, LaneInput, Log, check
 from delivery.header import NAME, decode_header
 from delivery.outputs import decode_outputs
@@ -26,6 +27,9 @@ from delivery.testing.explore import Violation
 if TYPE_CHECKING:
     from delivery.testing.process import Process
     from delivery.testing.world import LaneWorld
+
+#: Stored outputs whose emissions are remembered: neighbouring states share most of theirs.
+REMEMBERED = 1 << 12
 
 #: No plan has that many faults: a lane whose processes end more often than this never gets on.
 GENERATIONS_MAX = 8
@@ -152,8 +156,8 @@ def _delivered(world: LaneWorld, catalog: Catalog, lane: str, after: int, row: L
         assert chunks is not None, "what is being acknowledged is not collected"
         spec = next(spec for spec in world.scenario.lanes if spec.name == lane)
         topic = world.broker.names[spec.writes]
-        for emission in decode_outputs(chunks, lane):
-            source = Source(topic, emission.partition)
+        for partition, record_id in _emitted(tuple(chunks), lane):
+            source = Source(topic, partition)
             behind = row.ack.delivered.at(source) or 0
             log = world.broker.partitions[source][:behind]
             ids = {
@@ -161,5 +165,11 @@ def _delivered(world: LaneWorld, catalog: Catalog, lane: str, after: int, row: L
                 for record in log
                 if record and (header := decode_header(record.header(NAME) or b""))
             }
-            if emission.id not in ids:
+            if record_id not in ids:
                 raise Violation(f"{lane} acknowledged seq {seq}, not all of it is delivered")
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _emitted(chunks: tuple[bytes, ...], lane: str) -> tuple[tuple[int, RecordId], ...]:
+    """Return partition and id of everything in stored outputs."""
+    return tuple((emission.partition, emission.id) for emission in decode_outputs(chunks, lane))

@@ -19,6 +19,7 @@ def take_down(request: pytest.FixtureRequest) -> TakeDown:
     began = time.monotonic()
 
     def append(**figures: object) -> None:
-        take_note(**figures, seconds=time.monotonic() - began, test=request.node.nodeid)
+        seconds = figures.pop("seconds", time.monotonic() - began)
+        take_note(**figures, seconds=seconds, test=request.node.nodeid)
 
     return append

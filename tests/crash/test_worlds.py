@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from delivery.testing.explore import Report, explore
-from delivery.testing.world import LaneWorld
+from delivery.testing.explore import Report
 from tests.crash.conftest import TakeDown
+from tests.crash.exploring import Explorers
 from tests.crash.worlds import WORLDS
 
 SMALL = sorted(name for name, world in WORLDS.items() if not world.deep)
 
 
-def _holds_everywhere(name: str) -> Report:
-    report = explore(LaneWorld.of(WORLDS[name].scenario))
+def _holds_everywhere(name: str, report: Report) -> None:
     assert report.found is None, f"{name}: {report.found.violation}\nplan: {report.found.line}"
     # Pinned, so that nobody shrinks the world unseen. Where the protocol changed, look at why the
     # number moved and write it down anew.
     assert report.states == WORLDS[name].states
     assert report.ends > 0
-    return report
+
+
+@pytest.fixture(scope="module")
+def explorers(request: pytest.FixtureRequest) -> Iterator[Explorers]:
+    """Give the reports of the worlds that were asked for, all of them under way at once."""
+    asked = [item for item in request.session.items if item.module is request.module]
+    with Explorers({item.callspec.params["name"] for item in asked}) as explorers:
+        yield explorers
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_no_plan_breaks_the_promise(name: str) -> None:
-    _holds_everywhere(name)
+def test_no_plan_breaks_the_promise(name: str, explorers: Explorers) -> None:
+    report, _ = explorers.report(name)
+    _holds_everywhere(name, report)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(WORLDS))
-def test_no_deep_plan_breaks_the_promise(name: str, take_down: TakeDown) -> None:
-    report = _holds_everywhere(name)
-    take_down(kind="world", name=name, states=report.states, ends=report.ends)
+def test_no_deep_plan_breaks_the_promise(
+    name: str, explorers: Explorers, take_down: TakeDown
+) -> None:
+    report, seconds = explorers.report(name)
+    _holds_everywhere(name, report)
+    take_down(kind="world", name=name, states=report.states, ends=report.ends, seconds=seconds)
