@@ -23,11 +23,10 @@ from dedup.catalog.catalog import Catalog
 from dedup.catalog.open import open_catalog, without_user
 from dedup.errors import InvalidUsage, Unavailable
 from dedup.formats.envelope import ENVELOPE_BYTES, wrapped_bytes
+from delivery.operate.opening import present
 
 __all__ = ["BackedUp", "Restored", "back_up", "restore"]
 
-#: What is said of a catalog that is not there, which a restore makes.
-_ABSENT = "there is no catalog"
 #: What is written is called so until it is whole.
 PARTIAL_SUFFIX = ".partial"
 
@@ -172,12 +171,9 @@ def _exists(file: Path) -> InvalidUsage:
 
 def _refuse_lanes(url: str) -> None:
     """Say before anything is done what a restore would be refused for."""
-    try:
-        catalog = open_catalog(url, create=False)
-    except InvalidUsage as error:
-        if _ABSENT in error.hint:
-            return
-        raise
+    catalog = present(url)
+    if catalog is None:
+        return
     try:
         if next(catalog.lanes(), None) is not None:
             raise InvalidUsage(

@@ -18,10 +18,12 @@ from dedup.catalog.open import open_catalog
 from dedup.errors import InvalidUsage
 from dedup.model import Head
 
-__all__ = ["LaneName", "chosen", "database_of", "name_of", "opened"]
+__all__ = ["LaneName", "chosen", "database_of", "name_of", "opened", "present"]
 
 #: A message that names what there is names so many.
 NAMED_MAX = 8
+#: What is said of a catalog that is not there.
+ABSENT = "there is no catalog"
 #: What the state of a lane's row begins with if the lane is kept in a user's database; 16 bytes of
 #: the database's identity and its path follow.
 _IN_DATABASE = b"database\x01"
@@ -52,6 +54,16 @@ def opened(url: str) -> Iterator[Catalog]:
         yield catalog
     finally:
         catalog.store.close()
+
+
+def present(url: str) -> Catalog | None:
+    """Open the catalog at `url`; None if there is none, and nothing was made."""
+    try:
+        return open_catalog(url, create=False)
+    except InvalidUsage as error:
+        if ABSENT in error.hint:
+            return None
+        raise
 
 
 def name_of(lane: str) -> LaneName:

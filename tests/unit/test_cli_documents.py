@@ -6,12 +6,14 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from delivery.header import NAME, decode_header
+from delivery.operate.repair import found
 from tests.unit.house import House
 from tests.unit.memory_kafka import MemoryClient
 from tests.unit.operate_kit import called, chained, document, housed
@@ -79,6 +81,15 @@ def test_every_key_of_a_backup_and_a_restore_is_documented(url: str, tmp_path: P
     assert undocumented("catalog backup", document("catalog", "backup", url, file)) == set()
     found = document("catalog", "restore", file, f"sqlite:{tmp_path / 'new.db'}")
     assert undocumented("catalog restore", found) == set()
+
+
+def test_every_key_of_a_repair_is_documented(url: str, tmp_path: Path) -> None:
+    (tmp_path / "index").mkdir()
+    verb = ("catalog", "repair", url, "--home", str(tmp_path / "index"))
+    assert undocumented("catalog repair", document(*verb)) == set()
+    told = {one.name for one in fields(found.Lane)} - {"row", "segments"}
+    told |= {one.name for one in fields(found.Lost)}
+    assert told - set(re.findall(r"`(\w+)`", section("catalog repair"))) == set()
 
 
 @pytest.fixture

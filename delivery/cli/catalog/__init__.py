@@ -17,6 +17,7 @@ command = Verbs(
         "verify": "delivery.cli.catalog.verify",
         "backup": "delivery.cli.catalog.backup",
         "restore": "delivery.cli.catalog.restore",
+        "repair": "delivery.cli.catalog.repair",
     },
     name="catalog",
     help="""Look at a catalog and look after it: what it holds, what may go, whether it is whole.
