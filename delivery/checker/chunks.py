@@ -36,7 +36,7 @@ REMEMBERED = 4096
 REMEMBERED_BYTES = 4096
 _NUMBERS = struct.Struct("<QQ")
 #: The position a chunk says it belongs to: lane, incarnation, seq, attempt, minted-at.
-_Origin = tuple[str, bytes, int, bytes, int]
+_Origin = tuple[str, Incarnation, int, bytes, int]
 _CODEC = pa.Codec("zstd")
 _ROW = pa.schema(
     [
@@ -81,7 +81,7 @@ def external(name: bytes | None, topic: TopicId, partition: int, offset: int) ->
 def read_parts(store: Store, book: Book, seal: Seal, findings: Findings) -> list[Part] | None:
     """Return the ids of a seal by bucket; None if they cannot be read, which is said."""
     ref, subject = seal.segment, f"segment of seal {seal.ref.seq}"
-    chunks = _stored(store, Blob.SEGMENT, book.name, seal)
+    chunks = stored(store, Blob.SEGMENT, book.name, seal)
     if ref.chunks and not chunks:
         findings.add(
             Kind.SEGMENT_GONE, book.name, subject, f"{ref.rows} ids in {ref.chunks} chunks"
@@ -92,7 +92,7 @@ def read_parts(store: Store, book: Book, seal: Seal, findings: Findings) -> list
     except Corrupt as error:
         findings.add(Kind.UNREADABLE, book.name, subject, str(error))
         return None
-    if _differs(chunks, ref):
+    if differs(chunks, ref):
         findings.add(Kind.DIGEST, book.name, subject, f"{len(chunks)} chunks")
         return None
     return parts
@@ -101,7 +101,7 @@ def read_parts(store: Store, book: Book, seal: Seal, findings: Findings) -> list
 def read_dropped(store: Store, book: Book, seal: Seal, findings: Findings) -> list[Run] | None:
     """Return the runs of offsets that a seal dropped; None if they cannot be read, which is said."""
     ref, subject = seal.dropped, f"dropped offsets of seal {seal.ref.seq}"
-    chunks = _stored(store, Blob.DROPPED, book.name, seal)
+    chunks = stored(store, Blob.DROPPED, book.name, seal)
     if ref.chunks and not chunks:
         findings.add(
             Kind.DROPPED_GONE, book.name, subject, f"{ref.rows} runs in {ref.chunks} chunks"
@@ -112,7 +112,7 @@ def read_dropped(store: Store, book: Book, seal: Seal, findings: Findings) -> li
     except Corrupt as error:
         findings.add(Kind.UNREADABLE, book.name, subject, str(error))
         return None
-    if _differs(chunks, ref):
+    if differs(chunks, ref):
         findings.add(Kind.DIGEST, book.name, subject, f"{len(chunks)} chunks")
         return None
     if len(runs) != ref.rows:
@@ -141,19 +141,19 @@ def read_listed(
 def read_outputs(store: Store, book: Book, seal: Seal, findings: Findings) -> list[Promise] | None:
     """Return what a seal promises; None if it cannot be read, which is said unless collected."""
     ref, subject = seal.outputs, f"outputs of seal {seal.ref.seq}"
-    chunks = _stored(store, Blob.OUTPUTS, book.name, seal)
+    chunks = stored(store, Blob.OUTPUTS, book.name, seal)
     collected = seal.ref.seq <= book.collected
-    if collected and _differs(chunks, ref):
+    if collected and differs(chunks, ref):
         return None  # some of them, or all, were deleted: that is what collected means
     if ref.chunks and not chunks:
         findings.add(Kind.OUTPUTS_GONE, book.name, subject, f"{ref.rows} rows")
         return None
     try:
-        decoded = [_remembered(blob, subject) for blob in _whole(chunks, subject)]
+        decoded = [_remembered(blob, subject) for blob in whole_chunks(chunks, subject)]
     except (Corrupt, pa.ArrowException, OSError) as error:
         findings.add(Kind.UNREADABLE, book.name, subject, str(error))
         return None
-    if _differs(chunks, ref):
+    if differs(chunks, ref):
         findings.add(Kind.DIGEST, book.name, subject, f"{len(chunks)} chunks")
         return None
     at = seal.ref
@@ -169,7 +169,8 @@ def read_outputs(store: Store, book: Book, seal: Seal, findings: Findings) -> li
     return promises
 
 
-def _stored(store: Store, kind: Blob, lane: str, seal: Seal) -> list[bytes]:
+def stored(store: Store, kind: Blob, lane: str, seal: Seal) -> list[bytes]:
+    """Return the chunks that stand beside a seal, or inside of it."""
     inline = {
         Blob.OUTPUTS: seal.inline_outputs,
         Blob.SEGMENT: seal.inline_segment,
@@ -180,14 +181,15 @@ def _stored(store: Store, kind: Blob, lane: str, seal: Seal) -> list[bytes]:
     return store.get(kind, Slot(lane, seal.ref.incarnation, seal.ref.seq, seal.ref.attempt))
 
 
-def _differs(chunks: Sequence[bytes], ref: BlobRef) -> bool:
+def differs(chunks: Sequence[bytes], ref: BlobRef) -> bool:
+    """Tell whether chunks are not those that a seal promises."""
     digest = xxhash.xxh3_128_digest(b"".join(map(xxhash.xxh3_128_digest, chunks)))
     if not chunks:
         digest = bytes(IDENTITY_BYTES)
     return (len(chunks), sum(map(len, chunks)), digest) != (ref.chunks, ref.size, ref.digest)
 
 
-def _whole(pieces: Sequence[bytes], place: str) -> Iterator[bytes]:
+def whole_chunks(pieces: Sequence[bytes], place: str) -> Iterator[bytes]:
     """Yield the envelopes that pieces make up; the length in each says where it ends."""
     rest = b"".join(pieces)
     while rest:
@@ -226,15 +228,23 @@ def read_segment(blob: bytes, place: str) -> tuple[Part, ...]:
     return _small_segment(blob, place) if small else decode_segment(blob, place)
 
 
-def _chunk(blob: bytes, place: str) -> tuple[_Origin, list[Promise]]:
+def opened_chunk(blob: bytes, place: str) -> tuple[_Origin, int, pa.RecordBatch]:
+    """Return the position a chunk names, the ordinal of its first row, and its rows."""
     _, body = unwrap(blob, Envelope.OUTPUTS, version_max=OUTPUTS_VERSION, place=place)
     reader = Reader(body, place)
     lane, incarnation = reader.text(), Incarnation(reader.raw(IDENTITY_BYTES))
     seq, attempt = reader.uint(), reader.raw(IDENTITY_BYTES)
     minted_at_ms, ordinal, size = reader.uint(), reader.uint(), reader.uint()
     arrow = _CODEC.decompress(reader.rest(), decompressed_size=size)
+    rows = pa.ipc.read_record_batch(arrow, _ROW)
+    return (lane, incarnation, seq, attempt, minted_at_ms), ordinal, rows
+
+
+def _chunk(blob: bytes, place: str) -> tuple[_Origin, list[Promise]]:
+    origin, ordinal, rows = opened_chunk(blob, place)
+    lane, incarnation, seq, attempt, minted_at_ms = origin
     promises = []
-    for row in pa.ipc.read_record_batch(arrow, _ROW).to_pylist():
+    for row in rows.to_pylist():
         kept_id, parent = row["kept_id"], (row["parent_partition"], row["parent_offset"])
         record_id = RecordId(kept_id or mint(attempt, row["edge"], ordinal))
         mark = Mark(lane, incarnation, seq, minted_at_ms, kept=kept_id is not None)
@@ -253,4 +263,4 @@ def _chunk(blob: bytes, place: str) -> tuple[_Origin, list[Promise]]:
             )
         )
         ordinal += 1
-    return (lane, incarnation, seq, attempt, minted_at_ms), promises
+    return origin, promises

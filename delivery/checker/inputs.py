@@ -89,7 +89,7 @@ class Ledger:
                 text = "it lies in no seal's range" if skipped else f"due in seal {seq}"
                 self._say(Kind.NOT_DECIDED, record_id, text)
         self._check_list(listed, held, holders)
-        self._check_read_seqs()
+        self.check_read_seqs()
 
     # Seeds ------------------------------------------------------------------------------------
 
@@ -325,7 +325,8 @@ class Ledger:
 
     # Read seqs --------------------------------------------------------------------------------
 
-    def _check_read_seqs(self) -> None:
+    def check_read_seqs(self) -> None:
+        """Say which read seqs cover more than the lane has read."""
         known = frontiers(self._book)
         for seq, seal in self._book.seals.items():
             for read in seal.learned:

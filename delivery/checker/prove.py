@@ -37,7 +37,7 @@ def check(evidence: Evidence) -> list[Finding]:
         ledger.check()
         Sink(world, book, ledger).check()
         if evidence.finished:
-            _check_finished(world, book, asked.due)
+            check_finished(world, book, asked.due)
         written.update(book.head.writes)
     for topic in sorted(written):
         for source in world.partitions(topic):
@@ -48,7 +48,8 @@ def check(evidence: Evidence) -> list[Finding]:
     return world.findings.found
 
 
-def _check_finished(world: World, book: Book, due: Frontier | None) -> None:
+def check_finished(world: World, book: Book, due: Frontier | None) -> None:
+    """Say what is due and neither sealed nor acknowledged."""
     frontier = dict(book.head.frontier)
     goal = dict(due) if due is not None else {s: world.log(s).end for s in frontier}
     for source, end in goal.items():

@@ -84,12 +84,12 @@ def read_head(store: Store, name: str, findings: Findings) -> Book | None:
     return book
 
 
-def read_lane(store: Store, name: str, findings: Findings) -> Book | None:
-    """Return a lane with its entries; None if it never was or cannot be read."""
+def read_lane(store: Store, name: str, findings: Findings, first: int = 0) -> Book | None:
+    """Return a lane with its entries from `first` on; None if it never was or cannot be read."""
     book = read_head(store, name, findings)
     if book is not None:
         _check_head(book, findings)
-        _read_entries(store, book, findings)
+        _read_entries(store, book, findings, first)
     return book
 
 
@@ -146,11 +146,11 @@ def _check_head(book: Book, findings: Findings) -> None:
         findings.add(Kind.COLLECTED, name, "head row", text)
 
 
-def _read_entries(store: Store, book: Book, findings: Findings) -> None:
+def _read_entries(store: Store, book: Book, findings: Findings, first: int) -> None:
     head, name = book.head, book.name
     there = set()
     for incarnation in (*(past.incarnation for past in head.past), head.ref.incarnation):
-        for seq, blob in store.entries(name, incarnation, 0, SEQ_MAX):
+        for seq, blob in store.entries(name, incarnation, first, SEQ_MAX):
             if seq > (kept_until(head, incarnation) or 0) and incarnation != head.ref.incarnation:
                 continue  # a history that was given up; nothing refers to it
             if seq > head.ref.seq or owner(head, seq) != incarnation:
@@ -168,7 +168,7 @@ def _read_entries(store: Store, book: Book, findings: Findings) -> None:
                 continue
             book.seals[seq] = seal
     # Entries are collected from the oldest on, and none above `collected`.
-    book.first = min(*there, book.collected + 1) if there else book.collected + 1
+    book.first = max(first, min((*there, book.collected + 1)))
     for seq in sorted(set(range(book.first, head.ref.seq + 1)) - there):
         text = f"collected {book.collected}, the head is at {head.ref.seq}"
         findings.add(Kind.ENTRY_GAP, name, f"entry {seq}", text)

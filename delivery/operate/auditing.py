@@ -1,67 +1,39 @@
-"""Whether Kafka holds what a catalog promises: the independent checker over raw topics and rows.
+"""Whether Kafka holds what a catalog promises: proved over columns, and record by record in doubt.
 
-What it is: `audit`, which gathers the evidence beside live jobs and hands it to `delivery.checker`.
-What it must not know: the rules of the checker, how findings are shown.
+What it is: `audit`, which proves what it can over whole columns, and hands what is left in doubt to
+the checker that names what is wrong.
+What it must not know: the rules of either, how findings are shown.
 
 Invariants:
     Catalog and topics are only read.
-    Rows are read receivers first, topics after them, and what senders sealed meanwhile is left out
-    of the logs by what the catalog says then: so that what is compared belongs together. What no
-    seal stands behind stays in.
     A lane that cannot be proved, because a part of its evidence is gone, is named with the reason;
     it is never taken for proved.
+    A doubt is a finding only if the checker of records says so, or cannot be asked any more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from dedup.backup import downstream_first
 from dedup.catalog.catalog import Catalog
-from dedup.errors import Corrupt, Unavailable
-from dedup.model import LaneRow, Seal, Source
-from delivery.checker import Evidence, Finding, LaneInput, Log, check
-from delivery.header import NAME, decode_header
-from delivery.kafka.port import Topic
+from dedup.errors import Unavailable
+from delivery.checker import Finding
+from delivery.checker.columns import Bucket, assumed
 from delivery.naming import id_from
+from delivery.operate.gathering import Gathering
 from delivery.operate.logs import Cluster
-from delivery.operate.opening import database_of, name_of
-from delivery.operate.snapshot import Snapshot
+from delivery.operate.proved import bucket_document
+from delivery.operate.proving import Proved, Proving
+from delivery.operate.reach import Terms
+from delivery.operate.stand import Stand
 from delivery.operate.verification import finding_document, verified
-from delivery.operate.ways import Naming, readable_seals
-from delivery.records import Record
 
 __all__ = ["Audited", "Terms", "audit"]
 
 #: An audit of a catalog that is collected or restored meanwhile is begun anew, this often at most.
 READS_MAX = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """What only the operator knows.
-
-    Attributes:
-        ways: how publishers name their records, by stage; "" for every other one. Found out where
-            nothing is said.
-        window_ms: how long ids that publishers name are held, if a compaction let some go; None:
-            none were.
-        finished: everything must be sealed and delivered by now.
-    """
-
-    ways: Mapping[str, str] = field(default_factory=dict)
-    window_ms: int | None = None
-    finished: bool = False
-
-    def way_of(self, lane: str) -> str | None:
-        """Return what is said of a lane's stage."""
-        name = name_of(lane)
-        for stage in (f"{name.pipeline}/{name.stage}", name.stage, ""):
-            if stage in self.ways:
-                return self.ways[stage]
-        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +44,11 @@ class Audited:
         findings: everything that is wrong with what could be looked at.
         proved: the lanes that were, and how their records are named, where that was found out.
         unproved: lanes that could not be, and why.
-        records, inputs: records in all topics, and those that proved lanes have read.
+        records, inputs: records in all topics, and those that proved lanes have read; of those
+            alone that were looked at now.
+        looked_closer: lanes that were looked at record by record, and what was unusual there.
+        buckets: running digests of what was proved now, by lane and time of the seals.
+        next: what the next audit may begin with.
     """
 
     findings: tuple[Finding, ...]
@@ -80,6 +56,9 @@ class Audited:
     unproved: Mapping[str, str]
     records: int
     inputs: int
+    looked_closer: Mapping[str, str] = field(default_factory=dict)
+    buckets: Mapping[str, Mapping[int, Bucket]] = field(default_factory=dict)
+    next: Proved = field(default_factory=Proved)
 
     @property
     def verdict(self) -> str:
@@ -96,6 +75,11 @@ class Audited:
             "inputs": self.inputs,
             "proved": dict(self.proved),
             "unproved": dict(self.unproved),
+            "looked_closer": dict(self.looked_closer),
+            "digests": {
+                lane: [bucket_document(*one) for one in sorted(buckets.items())]
+                for lane, buckets in self.buckets.items()
+            },
             "findings": [finding_document(finding) for finding in self.findings],
         }
 
@@ -106,8 +90,18 @@ def audit(
     lanes: Iterable[str],
     terms: Terms,
     report: Callable[[str], None] = lambda _: None,
+    *,
+    proved: Proved | None = None,
 ) -> Audited:
     """Prove that every input of some lanes has one effect, and every output a sealed origin.
+
+    Args:
+        catalog: is only read.
+        cluster: its topics, which are only read.
+        lanes: which.
+        terms: what only the operator knows.
+        report: is told what is done.
+        proved: what was proved before; only what came since is looked at. None: everything is.
 
     Raises:
         Unavailable: Kafka or the catalog does not answer, or the catalog is collected or restored
@@ -118,8 +112,7 @@ def audit(
         id_from(way)
     lanes = list(lanes)
     for _ in range(READS_MAX):
-        gathered = _Gathering(catalog, cluster, terms, report)
-        found = gathered.audit(lanes)
+        found = _Auditing(catalog, cluster, terms, report).audit(lanes, proved or Proved())
         if found is not None:
             return found
     raise Unavailable(
@@ -130,203 +123,97 @@ def audit(
     )
 
 
-class _Gathering:
-    """One try at an audit: rows first, then logs."""
+class _Auditing:
+    """One try: rows first, then topics."""
 
     def __init__(
         self, catalog: Catalog, cluster: Cluster, terms: Terms, report: Callable[[str], None]
     ) -> None:
-        try:
-            every = downstream_first(catalog)
-        except Corrupt:
-            every = sorted(catalog.lanes())  # the checker says what is wrong
-        self._snapshot = Snapshot(catalog.store, every)
-        self._catalog = Catalog(self._snapshot)
-        self._cluster = cluster
-        self._terms = terms
-        self._report = report
-        self._rows = {lane: self._row(lane) for lane in every}
+        self._stand = Stand(catalog, cluster)
+        self._terms, self._report = terms, report
         self._unproved: dict[str, str] = {}
-        self._logs: dict[Source, Log] = {}
-        self._lows: dict[Source, int] = {}
 
-    def _row(self, lane: str) -> LaneRow | None:
-        try:
-            return self._catalog.load(lane)
-        except Corrupt:
+    def audit(self, lanes: Sequence[str], before: Proved) -> Audited | None:
+        """Prove; None if lanes were changed meanwhile so that it must begin anew."""
+        stand = self._stand
+        before = self._with_ranges(lanes, before)
+        within = [lane for lane in lanes if self._is_within(lane, before)]
+        proving = Proving(stand, self._terms, before, self._report)
+        if not proving.prove(within):
             return None
-
-    def audit(self, lanes: Sequence[str]) -> Audited | None:
-        """Gather and check; None if lanes were changed meanwhile so that it must begin anew."""
-        wanted = [lane for lane in lanes if self._has_topics(lane)]
-        for identity in dict.fromkeys(
-            source for lane in wanted for source in self._topics_of(self._rows[lane])
-        ):
-            self._read(self._cluster.topics()[identity])
-        for source, log in self._logs.items():
-            cut = self._as_of_rows(log)
-            if cut is None:
-                return None
-            self._logs[source] = cut
-        proved: dict[str, str] = {}
-        asked: dict[str, LaneInput] = {}
-        for lane in wanted:
-            if self._has_records(lane):
-                given = self._asked(lane)
-                if given is not None:
-                    asked[lane], proved[lane] = given
-        self._report(f"check {len(asked)} lanes")
-        restored = any(row.head.past for row in self._rows.values() if row is not None)
-        findings = check(
-            Evidence(
-                store=self._snapshot,
-                logs=self._logs,
-                lanes=asked,
-                finished=self._terms.finished,
-                restored=restored,
-            )
-        )
+        closer = self._closer(proving, before)
+        if closer is None:
+            return None
+        gathering, findings = closer
         for lane in self._unproved:
             # Its rows can be proved at least.
-            findings += verified(self._snapshot, lane)[0]
-        if findings and any(self._snapshot.moved(lane) for lane in self._rows):
+            findings += verified(stand.snapshot, lane)[0]
+        findings += [one for proof in proving.proofs.values() for one in proof.late]
+        if findings and stand.changed():
             return None
+        wrong = {finding.lane for finding in findings}
+        names = {lane: proving.words(lane) for lane in proving.proofs} | gathering.named
+        records = proving.records | gathering.records
         return Audited(
             findings=tuple(findings),
-            proved=proved,
+            proved=names,
             unproved=self._unproved,
-            records=sum(sum(r is not None for r in log.records) for log in self._logs.values()),
-            inputs=sum(self._inputs(lane) for lane in asked),
+            records=sum(records.values()),
+            inputs=gathering.inputs + sum(one.inputs for one in proving.proofs.values()),
+            looked_closer={lane: str(doubt) for lane, doubt in proving.doubts.items()},
+            buckets={
+                lane: proof.buckets for lane, proof in proving.proofs.items() if lane not in wrong
+            },
+            next=proving.next(),
         )
 
-    # Topics -----------------------------------------------------------------------------------
+    def _with_ranges(self, lanes: Sequence[str], before: Proved) -> Proved:
+        """Return what is taken for proved, if only a range is asked for."""
+        since_ms = self._terms.since_ms
+        if since_ms is None:
+            return before
+        trusted = dict(before.bases)
+        for lane in lanes:
+            base = assumed(self._stand.snapshot, lane, since_ms)
+            if base is not None:
+                trusted[lane] = base
+        return Proved(trusted, before.named, before.positions)
 
-    def _has_topics(self, lane: str) -> bool:
-        """Tell whether what a lane reads and writes is in this cluster; say why not."""
-        row = self._rows.get(lane)
+    def _is_within(self, lane: str, before: Proved) -> bool:
+        row = self._stand.rows.get(lane)
         if row is None:
             return True  # the checker says what is wrong with it
-        database = database_of(row.head)
-        if database is not None:
-            self._unproved[lane] = f"it is kept in {database}, which only its receiver opens"
-            return False
-        names = {identity: name for name, identity in row.head.topics}
-        missing = [t for t in self._topics_of(row) if t not in self._cluster.topics()]
-        if missing:
-            words = ", ".join(names.get(identity, identity.hex()) for identity in missing)
-            self._unproved[lane] = (
-                f"there is no topic {words} of the identity it knows: it was deleted, or the sink is "
-                "none of this Kafka"
+        why = self._stand.reach.why_not(lane, row, before.bases.get(lane), before.positions)
+        if why is not None:
+            self._unproved[lane] = why
+        return why is None
+
+    def _closer(self, proving: Proving, before: Proved) -> tuple[Gathering, list[Finding]] | None:
+        """Look at doubtful lanes record by record; None if it must begin anew."""
+        gathering = Gathering(self._stand, self._terms, self._report)
+        findings: list[Finding] = []
+        doubtful = []
+        for lane, doubt in proving.doubts.items():
+            row = self._stand.rows[lane]
+            gone = (
+                self._stand.reach.why_not(lane, row, None, {})
+                if row is not None and lane in before.bases
+                else None
             )
-        return not missing
-
-    def _topics_of(self, row: LaneRow | None) -> list[Any]:
-        if row is None:
-            return []
-        return [*dict.fromkeys(s.topic for s, _ in row.head.frontier), *row.head.writes]
-
-    def _read(self, topic: Topic) -> None:
-        bounds = self._cluster.bounds(topic)
-        records: dict[Source, list[Record]] = {source: [] for source in topic.sources}
-        for batch in self._cluster.read(topic, bounds.low, bounds.high):
-            records[batch.source] += batch
-        ends, lows = dict(bounds.high), dict(bounds.low)
-        for source, found in records.items():
-            self._logs[source] = Log(found, ends[source])
-            self._lows[source] = lows[source]
-
-    def _as_of_rows(self, log: Log) -> Log | None:
-        """Leave out what was sealed after the rows were read; None if a history changed since."""
-        later: dict[tuple[str, bytes], tuple[int, int] | None] = {}
-        kept = []
-        for record in log.records:
-            assert record is not None, "only records were read"
-            value = next((v for name, v in reversed(record.headers) if name == NAME), None)
-            header = decode_header(value) if value else None
-            if header is not None and (row := self._rows.get(header.mark.sender)) is not None:
-                key = (header.mark.sender, row.head.ref.incarnation)
-                if key not in later:
-                    later[key] = self._snapshot.sealed_since(header.mark.sender)
-                since = later[key]
-                if since is None:
-                    return None
-                current = header.mark.incarnation == row.head.ref.incarnation
-                if current and since[0] < header.mark.seq <= since[1]:
-                    continue
-            kept.append(record)
-        return replace(log, records=kept)
-
-    # Lanes ------------------------------------------------------------------------------------
-
-    def _has_records(self, lane: str) -> bool:
-        """Tell whether all that a lane ever read and wrote is still in its topics; say why not."""
-        row = self._rows[lane]
-        if row is None:
-            return True
-        begun = self._begun(lane, row)
-        names = self._cluster.names()
-        for source, end in row.head.frontier:
-            low = self._lows.get(source, 0)
-            start = begun.start.at(source) if begun is not None else 0
-            if low > (start or 0) and end > (start or 0):
-                self._unproved[lane] = (
-                    f"{names[source.topic]} partition {source.partition} begins at {low}: records "
-                    f"before it, which the lane has read, are gone"
-                )
-                return False
-        for topic in row.head.writes:
-            for source, low in self._lows.items():
-                if source.topic == topic and low > 0:
-                    self._unproved[lane] = (
-                        f"{names[topic]} partition {source.partition} begins at {low}: outputs may "
-                        "have been there that are gone"
-                    )
-                    return False
-        return True
-
-    def _inputs(self, lane: str) -> int:
-        row = self._rows[lane]
-        if row is None:
-            return 0
-        return sum(
-            sum(record is not None and record.offset < end for record in self._logs[source].records)
-            for source, end in row.head.frontier
-        )
-
-    def _asked(self, lane: str) -> tuple[LaneInput, str] | None:
-        """Return what the checker must be told of a lane, and how its records are named."""
-        way, seeded = self._terms.way_of(lane), False
-        told = f"by {way}, as you say" if way else "by the stages that made them"
-        row = self._rows[lane]
-        if row is not None:
-            seeded = self._seeded(lane, row)
-            if way is None:
-                sure, way, external = self._naming().guess(lane, row)
-                if not sure:
-                    self._unproved[lane] = (
-                        "nothing that its records carry explains the ids it has decided: say how "
-                        "publishers name them with --id-from, as the stage does"
-                    )
-                    return None
-                if external:
-                    told = f"by {way or 'their place'}, as the ids it decided show"
-        given = LaneInput(id_from=id_from(way), window_ms=self._terms.window_ms, seeded=seeded)
-        return given, told
-
-    def _naming(self) -> Naming:
-        return Naming(self._snapshot, self._rows, self._logs)
-
-    def _seeded(self, lane: str, row: LaneRow) -> bool:
-        first = self._begun(lane, row)
-        try:
-            listed = self._catalog.segment_list(lane)
-        except Corrupt:
-            listed = None  # the checker says so
-        return bool(first and first.segment.chunks) or bool(
-            listed and any(slot.seq == 0 for slot in listed.slots)
-        )
-
-    def _begun(self, lane: str, row: LaneRow) -> Seal | None:
-        """Return the seal that made a lane, if it is there and can be read."""
-        found = readable_seals(self._catalog, lane, row.head.incarnation_of(0), 0, 0)
-        return found[0] if found else None
+            if gone is None:
+                doubtful.append(lane)
+                continue
+            # What was proved before cannot be read again, so that the doubt stands.
+            finding = doubt.finding(lane)
+            if finding is None:
+                self._unproved[lane] = f"{doubt}, and {gone}"
+            else:
+                findings.append(finding)
+        if doubtful:
+            self._stand.ask_again()
+            closer = gathering.findings(doubtful)
+            if closer is None:
+                return None
+            findings += closer
+            self._unproved |= gathering.unproved
+        return gathering, findings

@@ -1,0 +1,132 @@
+"""The records of a lane as columns, and the segment list held against them.
+
+What it is: `Inputs`, `check_list`, `listed_ids`, and the small words that proofs share.
+What it must not know: which records should have taken effect.
+
+Invariants:
+    Stricter than the checker of records, never laxer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dedup.catalog.store import Store
+from dedup.formats.segment import BUCKET_MS, Part
+from dedup.model import SegmentList, Slot, Source
+from delivery.checker.chunks import read_listed
+from delivery.checker.columns.ground import Doubt, Ground
+from delivery.checker.columns.same import ABSENT, Ints, Mask, Words, distinct, firsts, matches
+from delivery.checker.evidence import Findings, Kind, LaneInput
+from delivery.checker.listed import SEEDS
+from delivery.checker.rows import Book, owner
+
+__all__ = ["OLD", "Inputs", "check_list", "ids_of", "in_hex", "listed_ids", "raise_first"]
+
+#: In place of a seal: it was collected, or proved before; ids brought in with the lane are seal 0.
+OLD = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Inputs:
+    """The records of a lane, in the order in which they take effect; `OLD` ones come first.
+
+    Attributes:
+        seqs: the seal of each.
+        sources: the place of each one's partition in `every`.
+        offsets, ids, marks, values: as in columns; no mark where a record counts as external.
+        fresh: which took effect. Known ids that are no records stand in front of all.
+    """
+
+    every: tuple[Source, ...]
+    seqs: Ints
+    sources: Ints
+    offsets: Ints
+    ids: Words
+    marks: Ints
+    values: Words
+    fresh: Mask
+    known: int
+
+    @property
+    def partitions(self) -> Ints:
+        """The number of each one's partition."""
+        numbers = np.array([*(source.partition for source in self.every), -1], dtype=np.int64)
+        return numbers[self.sources]
+
+
+def check_list(
+    ground: Ground, book: Book, asked: LaneInput, rows: Inputs, listed: SegmentList
+) -> None:
+    """Hold the segment list against the first record of every id whose entry may be gone."""
+    ids, seqs = listed_ids(ground.world.evidence.store, book, listed.slots)
+    if len(ids) and (firsts((ids[:, 0], ids[:, 1])) != np.arange(len(ids))).any():
+        raise Doubt(Kind.DECIDED_TWICE, "segment list", "an id is there twice")
+    due = np.flatnonzero(rows.fresh)
+    found = matches((rows.ids[due, 0], rows.ids[due, 1]), (ids[:, 0], ids[:, 1]))
+    if (found == ABSENT).any():
+        at = int(np.flatnonzero(found == ABSENT)[0])
+        raise Doubt(Kind.NEVER_INPUT, "segment list", f"id {in_hex(ids, at)}")
+    sealed = rows.seqs[due[found]]
+    if ((seqs != OLD) & (sealed != OLD) & (sealed != seqs)).any() or (sealed > listed.upto).any():
+        raise Doubt(Kind.DECIDED_ELSEWHERE, "segment list", "an id is of another seal")
+    held = np.zeros(len(due), dtype=np.bool_)
+    held[found] = True
+    missing = due[~held & (rows.seqs[due] <= listed.upto)]
+    marks, sources = rows.marks[missing], rows.sources[missing]
+    reads = {read.key: read.seq for read in book.head.read_seqs}
+    for at in distinct((marks, sources))[0].tolist() if len(missing) else ():
+        mark = ground.marks.every[int(marks[at])] if marks[at] != ABSENT else None
+        if mark is None or mark.kept:
+            window_ms = asked.window_ms
+            fine = window_ms is not None and book.head.lane_time_ms >= window_ms + BUCKET_MS
+            fine = fine and int(missing[at]) >= rows.known
+        else:
+            key = (mark.sender, mark.incarnation, rows.every[int(sources[at])].topic)
+            fine = reads.get(key, -1) >= mark.seq
+        if not fine:
+            raise Doubt(
+                Kind.NOT_DECIDED, "segment list", f"id {in_hex(rows.ids, int(missing[at]))}"
+            )
+
+
+def listed_ids(store: Store, book: Book, slots: tuple[Slot, ...]) -> tuple[Words, Ints]:
+    """Return the listed ids that count, and the seals they came from as far as that is said."""
+    ids, seqs = [np.empty((0, 2), dtype=np.uint64)], [np.empty(0, dtype=np.int64)]
+    quiet, head = Findings(), book.head
+    for slot, part in read_listed(store, slots, quiet):
+        found = ids_of(part)
+        if not part.origins:
+            ids.append(found)
+            seqs.append(np.full(len(found), SEEDS if slot.seq == SEEDS else OLD))
+            continue
+        kept = [
+            seq <= head.ref.seq and owner(head, seq) == incarnation
+            for incarnation, seq in part.origins
+        ]
+        origins = np.array([seq for _, seq in part.origins], dtype=np.int64)[part.indexes()]
+        mask = np.array(kept, dtype=np.bool_)[part.indexes()]
+        ids.append(found[mask])
+        seqs.append(origins[mask])
+    raise_first(quiet)
+    return np.concatenate(ids), np.concatenate(seqs)
+
+
+def ids_of(part: Part) -> Words:
+    """Return the ids of a part."""
+    found: Words = np.frombuffer(part.ids, dtype=">u8").reshape(-1, 2).astype(np.uint64)
+    return found
+
+
+def raise_first(quiet: Findings) -> None:
+    """Doubt what was found already."""
+    if quiet.found:
+        one = quiet.found[0]
+        raise Doubt(one.kind, one.subject, one.text)
+
+
+def in_hex(ids: Words, at: int) -> str:
+    """Return one id in hex."""
+    return f"{int(ids[at, 0]):016x}{int(ids[at, 1]):016x}"

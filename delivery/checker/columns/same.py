@@ -1,0 +1,92 @@
+"""Rows that are the same in several columns: the one join that a proof over columns needs.
+
+What it is: `firsts`, `matches` and `Combos`, over plain arrays.
+What it must not know: what the columns mean.
+
+Invariants:
+    Rows are told apart by all of their columns, never by a hash of them alone: where two that
+    differ have the same hash, everything is sorted by the columns themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["ABSENT", "Ints", "Mask", "Words", "distinct", "firsts", "matches"]
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+Words: TypeAlias = npt.NDArray[np.uint64]
+_Columns: TypeAlias = Sequence[npt.NDArray[Any]]
+
+#: Where there is no such row.
+ABSENT = -1
+#: Odd, and far from each other: what is multiplied by them spreads over all bits.
+_FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)
+_HALF = np.uint64(32)
+
+
+def firsts(columns: _Columns) -> Ints:
+    """Return of every row the first one that is the same in all columns, itself maybe."""
+    count = len(columns[0])
+    if not count:
+        return np.empty(0, dtype=np.int64)
+    words = [_words(column) for column in columns]
+    mixed = _mixed(words)
+    order = np.argsort(mixed)
+    new = _changes([mixed[order]])
+    apart = _changes([word[order] for word in words])
+    if (new != apart).any():
+        order = np.lexsort(words[::-1])
+        new = _changes([word[order] for word in words])
+    starts = np.flatnonzero(new)
+    least = np.minimum.reduceat(order, starts)
+    found = np.empty(count, dtype=np.int64)
+    found[order] = np.repeat(least, np.diff(np.append(starts, count)))
+    return found
+
+
+def matches(known: _Columns, asked: _Columns) -> Ints:
+    """Return of every row asked for the first known one that is the same, else `ABSENT`."""
+    many = len(known[0])
+    joined = [
+        np.concatenate((_words(one), _words(other)))
+        for one, other in zip(known, asked, strict=True)
+    ]
+    found = firsts(joined)[many:]
+    return np.where(found < many, found, ABSENT)
+
+
+def distinct(columns: _Columns) -> tuple[Ints, Ints]:
+    """Return one row of each kind, and of every row which kind it is."""
+    found = firsts(columns)
+    rows, kind = np.unique(found, return_inverse=True)
+    return rows, kind.astype(np.int64)
+
+
+def _words(column: npt.NDArray[Any]) -> Words:
+    if column.dtype == np.uint64:
+        return column
+    return column.astype(np.int64).view(np.uint64)
+
+
+def _mixed(words: Sequence[Words]) -> Words:
+    mixed = np.zeros(len(words[0]), dtype=np.uint64)
+    for at, word in enumerate(words):
+        # Of neighbouring numbers the upper bits must differ as well.
+        mixed ^= word
+        mixed *= np.uint64(_FACTORS[at % len(_FACTORS)])
+        mixed ^= mixed >> _HALF
+    return mixed
+
+
+def _changes(columns: Sequence[Words]) -> Mask:
+    changes = np.zeros(len(columns[0]), dtype=np.bool_)
+    changes[0] = True
+    for column in columns:
+        changes[1:] |= column[1:] != column[:-1]
+    return changes

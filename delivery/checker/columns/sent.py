@@ -1,0 +1,191 @@
+"""Records that left a lane, or were promised to, as columns.
+
+What it is: `Sent`, and `promises`, which reads what seals have stored, whole chunks at a time.
+What it must not know: what is right.
+
+Invariants:
+    A chunk is believed only if it is what its seal promises: number, size, digest and position.
+    Two digests of 64 bits stand for the key, the value and the other headers of a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from dedup.catalog.store import Blob
+from dedup.errors import Corrupt
+from dedup.model import Seal
+from delivery.checker.chunks import differs, mint, opened_chunk, stored, whole_chunks
+from delivery.checker.columns.ground import Doubt, Ground
+from delivery.checker.columns.same import ABSENT, Ints, Mask, Words
+from delivery.checker.columns.table import digests, rest_digests
+from delivery.checker.evidence import Kind
+from delivery.checker.rows import Book
+from delivery.header import NAME
+
+__all__ = ["Sent", "by_topic", "joined", "promises", "sealed_of"]
+
+_IDS = np.empty((0, 2), dtype=np.uint64)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Sent:
+    """Records in a lane's topics, or promised to be there, column by column.
+
+    Attributes:
+        edges: places in the lane's topics.
+        promised: whether the catalog still has the row; else only what its attempt may have made.
+    """
+
+    edges: Ints
+    partitions: Ints
+    offsets: Ints
+    ids: Words
+    seqs: Ints
+    minted: Ints
+    kept: Ints
+    parents: tuple[Ints, Ints]
+    values: Words
+    rests: Words
+
+    @property
+    def frozen(self) -> tuple[Ints | Words, ...]:
+        """All that every copy of a record has in common."""
+        return (
+            *(self.edges, self.partitions, self.ids[:, 0], self.ids[:, 1], self.seqs),
+            *(self.minted, self.kept, *self.parents, self.values, self.rests),
+        )
+
+    @property
+    def name(self) -> tuple[Ints | Words, ...]:
+        """What tells records apart: topic and id."""
+        return (self.edges, self.ids[:, 0], self.ids[:, 1])
+
+    def rows(self, chosen: Ints | Mask) -> Sent:
+        """Return some of them."""
+        return Sent(
+            edges=self.edges[chosen],
+            partitions=self.partitions[chosen],
+            offsets=self.offsets[chosen],
+            ids=self.ids[chosen],
+            seqs=self.seqs[chosen],
+            minted=self.minted[chosen],
+            kept=self.kept[chosen],
+            parents=(self.parents[0][chosen], self.parents[1][chosen]),
+            values=self.values[chosen],
+            rests=self.rests[chosen],
+        )
+
+    def __len__(self) -> int:
+        return len(self.edges)
+
+
+def promises(ground: Ground, book: Book) -> tuple[Sent, dict[int, Seal]]:
+    """Return what is stored, and the seals whose outputs are gone."""
+    parts, gone = [], {}
+    for seq, seal in sorted(book.seals.items()):
+        subject = f"outputs of seal {seq}"
+        chunks = stored(ground.world.evidence.store, Blob.OUTPUTS, book.name, seal)
+        if differs(chunks, seal.outputs):
+            if seq > book.collected:
+                raise Doubt(Kind.OUTPUTS_GONE, subject, f"{len(chunks)} chunks")
+            gone[seq] = seal
+            continue
+        count = 0
+        try:
+            for blob in whole_chunks(chunks, subject):
+                origin, ordinal, table = opened_chunk(blob, subject)
+                parts.append(_part(book, seal, origin, ordinal, table))
+                count += len(parts[-1])
+        except (Corrupt, pa.ArrowException, OSError) as error:
+            raise Doubt(Kind.UNREADABLE, subject, str(error)) from error
+        if count != seal.outputs.rows:
+            raise Doubt(Kind.COUNTS, subject, f"{seal.outputs.rows} promised, {count} stored")
+    return joined(parts), gone
+
+
+def _part(
+    book: Book,
+    seal: Seal,
+    origin: tuple[str, bytes, int, bytes, int],
+    ordinal: int,
+    table: pa.RecordBatch,
+) -> Sent:
+    at, count = seal.ref, len(table)
+    if origin != (book.name, at.incarnation, at.seq, at.attempt, seal.minted_at_ms):
+        raise Doubt(Kind.ENTRY_FOREIGN, f"outputs of seal {at.seq}", "of another position")
+    edges = _numbers(table, "edge")
+    kept_ids = table.column("kept_id").to_pylist()
+    raw = b"".join(
+        kept or mint(at.attempt, edge, ordinal + place)
+        for place, (kept, edge) in enumerate(zip(kept_ids, edges.tolist(), strict=True))
+    )
+    headers = table.column("headers")
+    theirs: Iterable[list[tuple[str, bytes]]] = [[]] * count
+    if len(headers.flatten()):
+        theirs = [
+            [(one["name"], one["value"]) for one in pairs if one["name"] != NAME]
+            for pairs in headers.to_pylist()
+        ]
+    return Sent(
+        edges=edges,
+        partitions=_numbers(table, "partition"),
+        offsets=np.full(count, ABSENT),
+        ids=np.frombuffer(raw, dtype=">u8").reshape(-1, 2).astype(np.uint64),
+        seqs=np.full(count, at.seq),
+        minted=np.full(count, seal.minted_at_ms),
+        kept=np.array([kept is not None for kept in kept_ids], dtype=np.int64),
+        parents=(_numbers(table, "parent_partition"), _numbers(table, "parent_offset")),
+        values=digests(table.column("value").to_pylist()),
+        rests=rest_digests(table.column("key").to_pylist(), list(theirs)),
+    )
+
+
+def _numbers(table: pa.RecordBatch, name: str) -> Ints:
+    found: Ints = table.column(name).to_numpy(zero_copy_only=False).astype(np.int64)
+    return found
+
+
+def joined(parts: list[Sent]) -> Sent:
+    """Return records one behind the other."""
+    none, words = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint64)
+    return Sent(
+        edges=np.concatenate([none, *(part.edges for part in parts)]),
+        partitions=np.concatenate([none, *(part.partitions for part in parts)]),
+        offsets=np.concatenate([none, *(part.offsets for part in parts)]),
+        ids=np.concatenate([_IDS, *(part.ids for part in parts)]),
+        seqs=np.concatenate([none, *(part.seqs for part in parts)]),
+        minted=np.concatenate([none, *(part.minted for part in parts)]),
+        kept=np.concatenate([none, *(part.kept for part in parts)]),
+        parents=(
+            np.concatenate([none, *(part.parents[0] for part in parts)]),
+            np.concatenate([none, *(part.parents[1] for part in parts)]),
+        ),
+        values=np.concatenate([words, *(part.values for part in parts)]),
+        rests=np.concatenate([words, *(part.rests for part in parts)]),
+    )
+
+
+def by_topic(book: Book, rows: Sent) -> Sent:
+    """Return rows under the first edge to their topic."""
+    places = [book.head.writes.index(topic) for topic in book.head.writes] or [0]
+    return replace(rows, edges=np.array(places, dtype=np.int64)[rows.edges])
+
+
+def sealed_of(book: Book, sent: Sent) -> Words:
+    """Return two digests of all that is frozen of each record."""
+    topics = [int.from_bytes(topic[:8], "big") for topic in book.head.writes] or [0]
+    words = [np.array(topics, dtype=np.uint64)[sent.edges]]
+    words += [column.view(np.uint64) for column in sent.frozen[1:]]
+    found = np.empty((len(sent), 2), dtype=np.uint64)
+    for half, factor in enumerate((0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F)):
+        mixed = np.full(len(sent), half, dtype=np.uint64)
+        for word in words:
+            mixed = (mixed ^ word) * np.uint64(factor)
+            mixed ^= mixed >> np.uint64(29)
+        found[:, half] = mixed
+    return found

@@ -1,0 +1,298 @@
+"""Lanes proved over columns, beside live jobs, from the beginning or from where the last proof ended.
+
+What it is: `Proving`, which reads the topics of some lanes once, in batches, and proves lane by lane.
+What it must not know: the rules of the proof, how what is in doubt is looked at.
+
+Invariants:
+    Catalog and topics are only read; what is kept of a record is about 70 bytes.
+    A topic is read from the earliest offset that one of the lanes has not proved yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dedup.model import Frontier, LaneRow, Seal, Source, TopicId
+from delivery.checker import Evidence, LaneInput, Log
+from delivery.checker.columns import (
+    Base,
+    Bucket,
+    Column,
+    Doubt,
+    Ground,
+    Marks,
+    Proof,
+    Reading,
+    check_senders,
+    prove,
+)
+from delivery.checker.rows import kept_until
+from delivery.checker.world import World
+from delivery.naming import IdFrom, id_from
+from delivery.operate.gathering import said
+from delivery.operate.guessing import SAMPLE_MAX
+from delivery.operate.reach import Terms, seeded
+from delivery.operate.stand import Stand
+from delivery.operate.ways import Naming
+from delivery.protocol.senders import Mark
+from delivery.records import Record
+
+__all__ = ["Proved", "Proving"]
+
+#: Offsets below a lane's frontier that tell how its records are named, where its seals are gone.
+TAIL_OFFSETS = 4 * SAMPLE_MAX
+
+
+@dataclass(slots=True)
+class Proved:
+    """What is known of the lanes by now, and what the next proof begins with.
+
+    Attributes:
+        bases: what is proved of each lane.
+        named: how its records are named, in words, and the way.
+        positions: up to where topics hold nothing that a next proof would have to read.
+        buckets: running digests of all that was proved, by lane and time of the seals.
+    """
+
+    bases: dict[str, Base] = field(default_factory=dict)
+    named: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+    positions: dict[Source, int] = field(default_factory=dict)
+    buckets: dict[str, dict[int, Bucket]] = field(default_factory=dict)
+
+
+class Proving:
+    """One try.
+
+    Args:
+        stand: the catalog as it stood, and what the cluster has.
+        terms: what only the operator knows.
+        proved: what is known already; it is not changed.
+        report: is told what is done.
+    """
+
+    def __init__(
+        self, stand: Stand, terms: Terms, proved: Proved, report: Callable[[str], None]
+    ) -> None:
+        self._stand, self._terms, self._before, self._report = stand, terms, proved, report
+        self._ways: dict[str | None, IdFrom] = {}
+        self._named: dict[str, tuple[str, str | None]] = {}
+        self.proofs: dict[str, Proof] = {}
+        self.doubts: dict[str, Doubt] = {}
+        #: How many records there were, by partition.
+        self.records: dict[Source, int] = {}
+        self._columns: dict[Source, Column] = {}
+        self._marks = Marks(self._is_genuine)
+        self._world = World(Evidence(store=stand.snapshot, logs={}, lanes={}))
+
+    def prove(self, lanes: Sequence[str]) -> bool:
+        """Prove what can be; False if lanes were changed so that it must begin anew."""
+        lanes = [lane for lane in lanes if self._knows_way(lane)]
+        reads = self._read(lanes)
+        later = self._later()
+        if later is None:
+            return False
+        self._columns = {
+            source: self._cut(column, later) for source, column in self._columns.items()
+        }
+        self.records = {source: len(column) for source, column in self._columns.items()}
+        self._world = World(
+            Evidence(
+                store=self._stand.snapshot,
+                logs={source: Log((), column.end) for source, column in self._columns.items()},
+                lanes={},
+                restored=self._stand.restored,
+            )
+        )
+        ground = Ground(self._world, self._columns, self._marks)
+        for at, lane in enumerate(lanes):
+            self._report(f"prove {lane} ({at + 1} of {len(lanes)})")
+            self._prove(ground, lane, reads[lane])
+        return True
+
+    def next(self) -> Proved:
+        """Return what the next proof may begin with."""
+        before = self._before
+        found = Proved(dict(before.bases), dict(before.named), dict(before.positions))
+        found.buckets = {lane: dict(buckets) for lane, buckets in before.buckets.items()}
+        for lane, proof in self.proofs.items():
+            found.bases[lane] = proof.base
+            found.named[lane] = self._named[lane]
+            mine = found.buckets.setdefault(lane, {})
+            for at, bucket in proof.buckets.items():
+                mine[at] = mine.get(at, Bucket()).plus(bucket)
+        for source, column in self._columns.items():
+            found.positions[source] = self._position(column, found.bases)
+        return found
+
+    def words(self, lane: str) -> str:
+        """Say how the records of a lane are named."""
+        return self._named[lane][0]
+
+    # Naming -----------------------------------------------------------------------------------
+
+    def _knows_way(self, lane: str) -> bool:
+        row, way = self._stand.rows[lane], self._terms.way_of(lane)
+        if row is None:
+            self.doubts[lane] = Doubt(None, "head row", "it cannot be read")
+            return False
+        if way is not None:
+            self._named[lane] = (f"by {way}, as you say", way)
+        elif lane in self._before.named:
+            self._named[lane] = self._before.named[lane]
+        else:
+            sample = _Sample(self._stand)
+            words, way = said(sample, lane, row)
+            if words is None:
+                self.doubts[lane] = Doubt(None, "its records", "nothing of a sample names them")
+                return False
+            self._named[lane] = (words, way)
+        return True
+
+    def _way(self, lane: str) -> IdFrom:
+        text = self._named[lane][1]
+        if text not in self._ways:
+            self._ways[text] = id_from(text)
+        return self._ways[text]
+
+    def _is_genuine(self, mark: Mark, topic: bytes) -> bool:
+        """Tell whether a header counts: its sender writes this topic, and may have sealed this."""
+        sender = self._world.sender(mark.sender)
+        if sender is None or topic not in sender.head.writes:
+            return False
+        last = kept_until(sender.head, mark.incarnation)
+        return last is not None and mark.seq <= last
+
+    # Reading ----------------------------------------------------------------------------------
+
+    def _read(self, lanes: Sequence[str]) -> dict[str, LaneInput]:
+        """Read every topic of these lanes once; return what each lane is asked with."""
+        asked: dict[str, LaneInput] = {}
+        ways: dict[TopicId, list[IdFrom]] = {}
+        starts: dict[Source, int] = {}
+        for lane in lanes:
+            row = self._stand.rows[lane]
+            assert row is not None, "lanes without a row are in doubt"
+            way = self._way(lane)
+            asked[lane] = LaneInput(
+                id_from=way,
+                window_ms=self._terms.window_ms,
+                seeded=seeded(self._stand.catalog, lane, row),
+            )
+            base = self._before.bases.get(lane)
+            for source, _ in row.head.frontier:
+                known = ways.setdefault(source.topic, [])
+                known += [way] if way not in known else []
+            for source, start in self._starts(row, base).items():
+                starts[source] = min(start, starts.get(source, start))
+        for topic in dict.fromkeys(source.topic for source in starts):
+            self._read_topic(topic, starts, ways.get(topic, []))
+        return asked
+
+    def _starts(self, row: LaneRow, base: Base | None) -> dict[Source, int]:
+        """Return from where on a lane needs the partitions of its topics."""
+        starts: dict[Source, int] = {}
+        topics = dict.fromkeys((*(s.topic for s, _ in row.head.frontier), *row.head.writes))
+        for topic in topics:
+            for source, low in self._stand.reach.bounds(topic).low:
+                starts[source] = low
+                if base is None:
+                    continue
+                after = [base.frontier[source]] if source in base.frontier else []
+                if topic in row.head.writes:
+                    after.append(0 if base.trusted else self._before.positions.get(source, 0))
+                starts[source] = max([low, min(after, default=low)])
+        return starts
+
+    def _read_topic(
+        self, topic: TopicId, starts: Mapping[Source, int], ways: Sequence[IdFrom]
+    ) -> None:
+        cluster, bounds = self._stand.cluster, self._stand.reach.bounds(topic)
+        readings = {
+            source: Reading(source, starts[source], self._marks, ways) for source, _ in bounds.low
+        }
+        low = Frontier.of((source, starts[source]) for source, _ in bounds.low)
+        for batch in cluster.read(cluster.topics()[topic], low, bounds.high):
+            readings[batch.source].take(batch)
+        ends = dict(bounds.high)
+        for source, reading in readings.items():
+            self._columns[source] = reading.column(max(ends[source], starts[source]))
+
+    def _later(self) -> set[int] | None:
+        """Return the places of marks that were sealed after the rows were read."""
+        later = set()
+        for place, mark in enumerate(self._marks.every):
+            is_later = self._stand.is_later(mark)
+            if is_later is None:
+                return None
+            if is_later:
+                later.add(place)
+        return later
+
+    @staticmethod
+    def _cut(column: Column, later: set[int]) -> Column:
+        if not later:
+            return column
+        mask = np.isin(column.marks, list(later))
+        return column.without(mask) if mask.any() else column
+
+    # Proving ----------------------------------------------------------------------------------
+
+    def _prove(self, ground: Ground, lane: str, asked: LaneInput) -> None:
+        row = self._stand.rows[lane]
+        assert row is not None, "lanes without a row are in doubt"
+        try:
+            proof = prove(
+                ground,
+                lane,
+                asked,
+                self._before.bases.get(lane),
+                finished=self._terms.finished,
+            )
+            check_senders(ground, set(row.head.writes))
+        except Doubt as doubt:
+            self.doubts[lane] = doubt
+        else:
+            self.proofs[lane] = proof
+
+    def _position(self, column: Column, bases: Mapping[str, Base]) -> int:
+        """Return up to where a partition holds nothing that a next proof would have to read."""
+        open_marks = [
+            place
+            for place, mark in enumerate(self._marks.every)
+            if mark.sender not in bases or mark.seq > bases[mark.sender].ref.seq
+        ]
+        rows = np.flatnonzero(np.isin(column.marks, open_marks))
+        return int(column.offsets[rows[0]]) if len(rows) else column.end
+
+
+class _Sample(Naming):
+    """As much of the topics as tells how records are named, read when it is asked for."""
+
+    def __init__(self, stand: Stand) -> None:
+        super().__init__(stand.snapshot, stand.rows, {})
+        self._stand = stand
+
+    def _external_records(self, seal: Seal) -> list[Record]:
+        spans = {s: (at, seal.end.at(s) or at) for s, at in seal.start}
+        return [one for one in self._range(spans) if not self._is_ours(one)]
+
+    def _external_below(self, row: LaneRow) -> list[Record]:
+        spans = {s: (max(0, end - TAIL_OFFSETS), end) for s, end in row.head.frontier}
+        return [one for one in self._range(spans) if not self._is_ours(one)]
+
+    def _range(self, spans: Mapping[Source, tuple[int, int]]) -> list[Record]:
+        found: list[Record] = []
+        cluster = self._stand.cluster
+        for source, (start, end) in spans.items():
+            topic = cluster.topics()[source.topic]
+            bounds = self._stand.reach.bounds(source.topic)
+            first = max(start, bounds.low.at(source) or 0)
+            last = min(end, first + SAMPLE_MAX, bounds.high.at(source) or 0)
+            if first < last:
+                low, high = (Frontier.of([(source, at)]) for at in (first, last))
+                for batch in cluster.read(topic, low, high):
+                    found += batch
+        return found

@@ -1,0 +1,143 @@
+"""What of a lane an audit can look at, and what only its operator knows.
+
+What it is: `Terms`, and `unreachable`, which says why a lane cannot be proved.
+What it must not know: how anything is proved.
+
+Invariants:
+    A lane that is not proved is named with the reason; it is never taken for proved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from dedup.catalog.catalog import Catalog
+from dedup.errors import Corrupt
+from dedup.model import LaneRow, Seal, Source, TopicId
+from delivery.checker.columns import Base
+from delivery.kafka.port import Bounds
+from delivery.operate.logs import Cluster
+from delivery.operate.opening import database_of, name_of
+from delivery.operate.ways import readable_seals
+
+__all__ = ["Reach", "Terms", "begun", "seeded", "topics_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What only the operator knows.
+
+    Attributes:
+        ways: how publishers name their records, by stage; "" for every other one. Found out where
+            nothing is said.
+        window_ms: how long ids that publishers name are held, if a compaction let some go; None:
+            none were.
+        finished: everything must be sealed and delivered by now.
+        since_ms: only what was sealed at this time or later is proved, on the word of the catalog
+            for what was before; None: everything.
+    """
+
+    ways: Mapping[str, str] = field(default_factory=dict)
+    window_ms: int | None = None
+    finished: bool = False
+    since_ms: int | None = None
+
+    def way_of(self, lane: str) -> str | None:
+        """Return what is said of a lane's stage."""
+        name = name_of(lane)
+        for stage in (f"{name.pipeline}/{name.stage}", name.stage, ""):
+            if stage in self.ways:
+                return self.ways[stage]
+        return None
+
+
+class Reach:
+    """What the cluster still has of what lanes have read and written.
+
+    Args:
+        catalog: the catalog as it stood.
+        cluster: the topics; their bounds are asked for once.
+    """
+
+    def __init__(self, catalog: Catalog, cluster: Cluster) -> None:
+        self._catalog, self._cluster = catalog, cluster
+        self._bounds: dict[TopicId, Bounds] = {}
+
+    def bounds(self, topic: TopicId) -> Bounds:
+        """Return what a topic's log held when it was first asked about."""
+        if topic not in self._bounds:
+            self._bounds[topic] = self._cluster.bounds(self._cluster.topics()[topic])
+        return self._bounds[topic]
+
+    def why_not(
+        self, lane: str, row: LaneRow, base: Base | None, positions: Mapping[Source, int]
+    ) -> str | None:
+        """Say why a lane cannot be proved; None: everything that it takes is there.
+
+        Args:
+            lane: its name.
+            row: its row.
+            base: what is proved of it already.
+            positions: up to where its topics were read for that.
+        """
+        database = database_of(row.head)
+        if database is not None:
+            return f"it is kept in {database}, which only its receiver opens"
+        names = {identity: name for name, identity in row.head.topics}
+        missing = [t for t in topics_of(row) if t not in self._cluster.topics()]
+        if missing:
+            words = ", ".join(names.get(identity, identity.hex()) for identity in missing)
+            return (
+                f"there is no topic {words} of the identity it knows: it was deleted, or the sink is "
+                "none of this Kafka"
+            )
+        return next(self._gone(lane, row, base, positions), None)
+
+    def _gone(
+        self, lane: str, row: LaneRow, base: Base | None, positions: Mapping[Source, int]
+    ) -> Iterator[str]:
+        made = begun(self._catalog, lane, row)
+        names = self._cluster.names()
+        for source, end in row.head.frontier:
+            low = self.bounds(source.topic).low.at(source) or 0
+            start = (made.start.at(source) if made is not None else None) or 0
+            if base is not None:
+                start = base.frontier.get(source, start)
+            if low > start and end > start:
+                yield (
+                    f"{names[source.topic]} partition {source.partition} begins at {low}: records "
+                    f"before it, which the lane has read, are gone"
+                )
+        for topic in row.head.writes:
+            for source, low in self.bounds(topic).low:
+                if low > (positions.get(source, 0) if base is not None else 0):
+                    yield (
+                        f"{names[topic]} partition {source.partition} begins at {low}: outputs may "
+                        "have been there that are gone"
+                    )
+
+
+def topics_of(row: LaneRow | None) -> list[TopicId]:
+    """Return the topics that a lane reads and writes."""
+    if row is None:
+        return []
+    return [*dict.fromkeys((*(s.topic for s, _ in row.head.frontier), *row.head.writes))]
+
+
+def begun(catalog: Catalog, lane: str, row: LaneRow) -> Seal | None:
+    """Return the seal that made a lane, if it is there and can be read."""
+    found = readable_seals(catalog, lane, row.head.incarnation_of(0), 0, 0)
+    return found[0] if found else None
+
+
+def seeded(catalog: Catalog, lane: str, row: LaneRow) -> bool:
+    """Tell whether ids were brought in with a lane."""
+    first = begun(catalog, lane, row)
+    try:
+        listed = catalog.segment_list(lane)
+    except Corrupt:
+        listed = None  # the checker says so
+    return bool(first and first.segment.chunks) or bool(
+        listed and any(slot.seq == 0 for slot in listed.slots)
+    )

@@ -1,0 +1,79 @@
+"""How a catalog and its topics stood when an audit began.
+
+What it is: `Stand`: heads and lists of one moment, receivers first, and what was sealed since.
+What it must not know: what is proved of it.
+
+Invariants:
+    Rows are read receivers first, topics after them; what senders sealed meanwhile is told from
+    what no seal stands behind by what the catalog says then.
+"""
+
+from __future__ import annotations
+
+from dedup.backup import downstream_first
+from dedup.catalog.catalog import Catalog
+from dedup.errors import Corrupt
+from dedup.model import LaneRow
+from delivery.operate.logs import Cluster
+from delivery.operate.reach import Reach
+from delivery.operate.snapshot import Snapshot
+from delivery.protocol.senders import Mark
+
+__all__ = ["Stand"]
+
+
+class Stand:
+    """One moment.
+
+    Args:
+        catalog: is only read.
+        cluster: its topics.
+    """
+
+    def __init__(self, catalog: Catalog, cluster: Cluster) -> None:
+        try:
+            every = downstream_first(catalog)
+        except Corrupt:
+            every = sorted(catalog.lanes())  # the checker says what is wrong
+        self.snapshot = Snapshot(catalog.store, every)
+        self.catalog = Catalog(self.snapshot)
+        self.cluster = cluster
+        #: None: it cannot be read.
+        self.rows: dict[str, LaneRow | None] = {lane: self._row(lane) for lane in every}
+        self.reach = Reach(self.catalog, cluster)
+        self._since: dict[str, tuple[int, int] | None] = {}
+
+    @property
+    def restored(self) -> bool:
+        """Whether the catalog may have been put back from a backup."""
+        return any(row.head.past for row in self.rows.values() if row is not None)
+
+    def is_later(self, mark: Mark) -> bool | None:
+        """Tell whether a record was sealed after the rows were read; None: a history changed.
+
+        It is asked when all topics have been read.
+        """
+        row = self.rows.get(mark.sender)
+        if row is None:
+            return False
+        if mark.sender not in self._since:
+            self._since[mark.sender] = self.snapshot.sealed_since(mark.sender)
+        since = self._since[mark.sender]
+        if since is None:
+            return None
+        current = mark.incarnation == row.head.ref.incarnation
+        return current and since[0] < mark.seq <= since[1]
+
+    def ask_again(self) -> None:
+        """Forget what was sealed since: more topics were read meanwhile."""
+        self._since.clear()
+
+    def changed(self) -> bool:
+        """Tell whether something may have been taken away since the rows were read."""
+        return any(self.snapshot.moved(lane) for lane in self.rows)
+
+    def _row(self, lane: str) -> LaneRow | None:
+        try:
+            return self.catalog.load(lane)
+        except Corrupt:
+            return None
