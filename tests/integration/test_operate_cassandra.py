@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from dedup.catalog.memory import MemoryStore
 from dedup.catalog.open import open_store
+from delivery.protocol.messages import End
 from delivery.services.cassandra import Cassandra
-from tests.unit.house import LANE, House
-from tests.unit.operate_kit import SECOND, called, chained, copied, document
+from tests.unit.house import LANE, House, rows
+from tests.unit.operate_kit import SECOND, called, chained, copied, document, housed
 
 
 def test_every_verb_serves_a_catalog_in_cassandra(
@@ -48,3 +50,40 @@ def test_every_verb_serves_a_catalog_in_cassandra(
     assert document("catalog", "restore", file, other)["lanes"] == {LANE: 6, SECOND: 6}
     assert document("catalog", "restore", file, other, "--yes")["done"]
     assert document("catalog", "verify", other)["ids"] == verified["ids"]
+
+
+def test_a_catalog_is_moved_from_a_file_into_cassandra_and_back(
+    cassandra: Cassandra, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    url = f"cassandra://{cassandra.contact_points[0]}:{cassandra.port}/{unique('moved')}"
+    with housed(tmp_path / "old.db", chained) as house:
+        house.inline_bytes_max = 0
+        before = rows(house.store)
+        broker, inputs = house.broker, house.inputs
+    old, back = f"sqlite:{tmp_path / 'old.db'}", f"sqlite:{tmp_path / 'back.db'}"
+    assert not document("catalog", "migrate", old, url)["done"]
+    assert document("catalog", "migrate", old, url, "--yes")["done"]
+    with closing(open_store(url)) as store:
+        assert rows(store) == before
+    assert document("catalog", "verify", url)["whole"]
+    # Who opens the file goes nowhere; the pipeline goes on in Cassandra, and then in a file again.
+    with closing(open_store(old)) as store:
+        house.store = store
+        stop = house.run(house.runner())
+        assert stop.end is End.REFUSED
+        assert "it goes on in" in stop.why
+    with closing(open_store(url)) as store:
+        house.store, house.broker, house.inputs = store, broker, inputs
+        house.write("r0-0", "in-cassandra")
+        house.done()
+        assert house.proved(finished=False) == []
+    assert document("catalog", "migrate", url, back, "--yes")["done"]
+    with closing(open_store(url)) as store:
+        house.store = store
+        house.write("too late")
+        assert house.run(house.runner()).end is End.REFUSED
+    with closing(open_store(back)) as store:
+        house.store = store
+        house.done()
+        house.done(house.runner(SECOND, reads="out", writes=("end",), senders=(LANE,)), topic="out")
+        assert house.proved() == []

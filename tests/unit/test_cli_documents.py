@@ -83,6 +83,12 @@ def test_every_key_of_a_backup_and_a_restore_is_documented(url: str, tmp_path: P
     assert undocumented("catalog restore", found) == set()
 
 
+def test_every_key_of_a_migration_is_documented(url: str, tmp_path: Path) -> None:
+    found = document("catalog", "migrate", url, f"sqlite:{tmp_path / 'moved.db'}")
+    assert found["lanes"]
+    assert undocumented("catalog migrate", found) == set()
+
+
 def test_every_key_of_a_repair_is_documented(url: str, tmp_path: Path) -> None:
     (tmp_path / "index").mkdir()
     verb = ("catalog", "repair", url, "--home", str(tmp_path / "index"))

@@ -18,6 +18,7 @@ command = Verbs(
         "backup": "delivery.cli.catalog.backup",
         "restore": "delivery.cli.catalog.restore",
         "repair": "delivery.cli.catalog.repair",
+        "migrate": "delivery.cli.catalog.migrate",
     },
     name="catalog",
     help="""Look at a catalog and look after it: what it holds, what may go, whether it is whole.
