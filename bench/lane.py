@@ -120,9 +120,9 @@ def _run(
     for start in range(0, offsets, rows):
         assert runner.state.lane.hungry, "everything offered before was sealed and acknowledged"
         end = min(start + rows, offsets)
-        records = [_sourced(job.record(offset)) for offset in range(start, end)]
         polled = m.Polled(Frontier.of([(INPUT, start)]), Frontier.of([(INPUT, end)]))
-        runner.offer(polled, batches_of(records))
+        # Held by nobody once they are columns: a client that reads a log hands over no records.
+        runner.offer(polled, batches_of([_sourced(job.record(at)) for at in range(start, end)]))
         runner.drain()
         yield emitter
     stopped = runner.state.stopped

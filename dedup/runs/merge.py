@@ -168,7 +168,10 @@ def _blocks(
             values = run.digest(here) if digests else None
             block = Block(run.ids[here[0] : here[-1] + 1], origin, values)
             yield block if (origin >= 0).all() else block.take(origin >= 0)
+            # Read once, and not again soon: a merge of gigabytes must not keep them all resident.
+            run.release()
     finally:
+        run.release()
         run.advise(sequential=False)
 
 

@@ -190,6 +190,13 @@ class Run:
         """Tell the system how the file will be read: end to end, or a line here and there."""
         self._memory.madvise(mmap.MADV_SEQUENTIAL if sequential else mmap.MADV_RANDOM)
 
+    def release(self) -> None:
+        """Let go of the pages that were touched; what is needed again comes from the system's cache.
+
+        May be called while others read: they wait some microseconds for a page.
+        """
+        self._memory.madvise(mmap.MADV_DONTNEED)
+
     def _array(self, dtype: npt.DTypeLike, at: int, size: int) -> npt.NDArray[Any]:
         kind = np.dtype(dtype)
         return np.frombuffer(self._memory, dtype=kind, count=size // kind.itemsize, offset=at)

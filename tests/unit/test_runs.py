@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import mmap
 import struct
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from dedup.arrays import Ids, sorted_unique
 from dedup.errors import InvalidUsage
 from dedup.formats.segment import Bucket, Origin
+from dedup.local import group as groups
 from dedup.local import upkeep
-from dedup.local.group import EXTERNAL, Group, Held
+from dedup.local.group import EXTERNAL, Group, Held, Lens
+from dedup.local.stats import Counters
 from dedup.model import Incarnation
 from dedup.runs import Run, Stopped, merge_runs, open_run, write_run
 from dedup.runs import merge as merging
@@ -29,6 +33,10 @@ TWO = Incarnation(b"2" * 16)
 def some(count: int, seed: int = 1) -> Ids:
     rng = np.random.default_rng(seed)
     return sorted_unique(rng.integers(0, 1 << 64, size=(count, 2), dtype=np.uint64))
+
+
+def aligned_to_pages(size: int) -> int:
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 def put(
@@ -289,3 +297,56 @@ def test_upkeep_that_is_told_to_stop_has_no_outcome(tmp_path):
     done = work(lambda: False)
     assert done is not None
     assert done.output.run.count == 100
+
+
+# Memory ---------------------------------------------------------------------------------------
+
+
+def resident(*names: Path) -> int:
+    """Return how many bytes of these files are resident in this process."""
+    wanted = {str(name) for name in names}
+    return sum(at.rss for at in psutil.Process().memory_maps() if at.path in wanted)
+
+
+def test_what_is_let_go_of_is_not_resident_and_is_found_all_the_same(tmp_path):
+    ids = some(50_000)
+    run = put(tmp_path / "run", ids)
+    assert run.verify()
+    assert resident(tmp_path / "run") == aligned_to_pages(run.nbytes)
+    run.release()
+    assert resident(tmp_path / "run") == 0
+    assert (run.find(ids) == np.arange(len(ids))).all()
+
+
+def test_a_merge_does_not_keep_what_it_has_read(tmp_path, monkeypatch):
+    """The system may map 2 MiB around what is read, of ids and of origins; not the whole file."""
+    names = [tmp_path / str(at) for at in range(2)]
+    runs = [put(name, some(1_000_000, seed=at)) for at, name in enumerate(names)]
+    most = 0
+    combined = merging.combined
+
+    def seen(pieces):
+        nonlocal most
+        most = max(most, resident(*names))
+        return combined(pieces)
+
+    monkeypatch.setattr(merging, "MERGE_IDS_MAX", 1 << 16)
+    monkeypatch.setattr(merging, "combined", seen)
+    merge_runs(tmp_path / "m", runs, every)
+    assert 0 < most < sum(run.nbytes for run in runs) / 2
+    assert resident(*names) == 0
+
+
+@pytest.mark.parametrize(("spare", "kept"), [(0, True), (-1, False)])
+def test_look_ups_let_go_of_large_runs_now_and_then(tmp_path, monkeypatch, spare, kept):
+    ids = some(50_000)
+    name = tmp_path / "run"
+    run = put(name, ids)
+    monkeypatch.setattr(groups, "RESIDENT_BYTES_MIN", run.nbytes + spare)
+    group = Group(EXTERNAL, 1, None)
+    group.runs.append(Held(run, name, 1))
+    for _ in range(run.nbytes // groups.BYTES_PER_ASKED // 100):
+        assert group.ask(ids[:100], Lens(), Counters()).all()
+        assert resident(name) > 0
+    assert group.ask(ids[:100], Lens(), Counters()).all()
+    assert (resident(name) > 0) is kept
