@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from bench import (
+    audit,
     batches,
     catalog,
     catalog_cassandra,
@@ -35,6 +36,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     *filters.BENCHMARKS,
     *dedup.BENCHMARKS,
     *pipeline.BENCHMARKS,
+    *audit.BENCHMARKS,
 )
 
 

@@ -71,6 +71,12 @@ def mint(identity: bytes, first: int, second: int) -> RecordId:
     return RecordId(xxhash.xxh3_128_digest(identity + _NUMBERS.pack(first, second)))
 
 
+def minted_ids(identity: bytes, numbers: Iterable[tuple[int, int]]) -> list[bytes]:
+    """Return many ids of 16 bytes and two numbers."""
+    pack, digest = _NUMBERS.pack, xxhash.xxh3_128_digest
+    return [digest(identity + pack(first, second)) for first, second in numbers]
+
+
 def external(name: bytes | None, topic: TopicId, partition: int, offset: int) -> RecordId:
     """Return the id of an external record: by its name, else by its place."""
     if name is None:

@@ -10,7 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +19,7 @@ import pyarrow as pa
 from dedup.catalog.store import Blob
 from dedup.errors import Corrupt
 from dedup.model import Seal
-from delivery.checker.chunks import differs, mint, opened_chunk, stored, whole_chunks
+from delivery.checker.chunks import differs, minted_ids, opened_chunk, stored, whole_chunks
 from delivery.checker.columns.ground import Doubt, Ground
 from delivery.checker.columns.same import ABSENT, Ints, Mask, Words
 from delivery.checker.columns.table import digests, rest_digests
@@ -120,17 +120,20 @@ def _part(
         raise Doubt(Kind.ENTRY_FOREIGN, f"outputs of seal {at.seq}", "of another position")
     edges = _numbers(table, "edge")
     kept_ids = table.column("kept_id").to_pylist()
-    raw = b"".join(
-        kept or mint(at.attempt, edge, ordinal + place)
-        for place, (kept, edge) in enumerate(zip(kept_ids, edges.tolist(), strict=True))
-    )
+    kept = np.array([one is not None for one in kept_ids], dtype=np.bool_)
+    if kept.all():
+        raw = b"".join(kept_ids)
+    else:
+        minted = minted_ids(at.attempt, zip(edges.tolist(), itertools.count(ordinal), strict=False))
+        raw = b"".join(one or made for one, made in zip(kept_ids, minted, strict=True))
     headers = table.column("headers")
-    theirs: Iterable[list[tuple[str, bytes]]] = [[]] * count
+    theirs: dict[int, list[tuple[str, bytes]]] = {}
     if len(headers.flatten()):
-        theirs = [
-            [(one["name"], one["value"]) for one in pairs if one["name"] != NAME]
-            for pairs in headers.to_pylist()
-        ]
+        theirs = {
+            place: [(one["name"], one["value"]) for one in pairs if one["name"] != NAME]
+            for place, pairs in enumerate(headers.to_pylist())
+            if pairs
+        }
     return Sent(
         edges=edges,
         partitions=_numbers(table, "partition"),
@@ -138,10 +141,10 @@ def _part(
         ids=np.frombuffer(raw, dtype=">u8").reshape(-1, 2).astype(np.uint64),
         seqs=np.full(count, at.seq),
         minted=np.full(count, seal.minted_at_ms),
-        kept=np.array([kept is not None for kept in kept_ids], dtype=np.int64),
+        kept=kept.astype(np.int64),
         parents=(_numbers(table, "parent_partition"), _numbers(table, "parent_offset")),
         values=digests(table.column("value").to_pylist()),
-        rests=rest_digests(table.column("key").to_pylist(), list(theirs)),
+        rests=rest_digests(table.column("key").to_pylist(), theirs),
     )
 
 

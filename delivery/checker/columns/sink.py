@@ -11,10 +11,12 @@ Invariants:
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from dedup.model import Seal, Source
-from delivery.checker.chunks import mint
+from delivery.checker.chunks import minted_ids
 from delivery.checker.columns.ground import Base, Doubt, Ground
 from delivery.checker.columns.listed import Inputs
 from delivery.checker.columns.same import ABSENT, Mask, distinct, firsts, matches
@@ -201,8 +203,7 @@ def _check_minted(book: Book, sent: Sent, gone: dict[int, Seal]) -> None:
     raw, seqs = [], []
     for seq in np.unique(sent.seqs).tolist():
         seal = gone[seq]
-        for edge in edges:
-            raw += [mint(seal.ref.attempt, edge, at) for at in range(seal.outputs.rows)]
+        raw += minted_ids(seal.ref.attempt, itertools.product(edges, range(seal.outputs.rows)))
         seqs += [seq] * (len(edges) * seal.outputs.rows)
     ids = np.frombuffer(b"".join(raw), dtype=">u8").reshape(-1, 2).astype(np.uint64)
     known = (ids[:, 0], ids[:, 1], np.array(seqs, dtype=np.int64))

@@ -13,9 +13,9 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +25,9 @@ from dedup.model import Source
 from delivery.batch import Batch
 from delivery.checker.chunks import external
 from delivery.checker.columns.same import Ints, Mask, Words
-from delivery.header import NAME, decode_headers
+from delivery.header import NAME, NO_PARENT, HeaderColumns, decode_headers
 from delivery.protocol.senders import Mark
+from delivery.records import Headers
 
 __all__ = ["Column", "Marks", "Reading", "Way", "digests", "payload", "rest_digests"]
 
@@ -138,12 +139,15 @@ class Reading:
 
     def take(self, batch: Batch) -> None:
         """Take records in; they come in order."""
-        values = [_ours(headers) for headers in batch.headers]
-        found = decode_headers(values)
+        values = _ours(batch.headers)
+        found = decode_headers(values) if values is not None else _none(len(batch))
         places = np.array([*self._marks.places(found.marks), NO_MARK], dtype=np.int64)
         topic = self._source.topic
         sure = [self._marks.genuine(place, topic) for place in places[:-1].tolist()]
         genuine = np.array([*sure, False], dtype=np.bool_)[found.mark_of]
+        rests = np.zeros(len(batch), dtype=np.uint64)
+        if values is not None:
+            rests = rest_digests(batch.keys, _theirs(batch.headers))
         self._parts.append(
             Column(
                 source=self._source,
@@ -154,7 +158,7 @@ class Reading:
                 marks=places[found.mark_of],
                 parents=(found.partitions.astype(np.int64), found.offsets),
                 values=digests(batch.values),
-                rests=rest_digests(batch.keys, [_theirs(headers) for headers in batch.headers]),
+                rests=rests,
                 genuine=genuine,
                 named={way: _named(way, batch, found.ids, genuine) for way in self._ways},
             )
@@ -192,18 +196,26 @@ class Reading:
 
 def digests(fields: Sequence[bytes | None]) -> Words:
     """Return a digest of every field."""
+    count = len(fields)
+    if None not in fields:
+        there = cast("Sequence[bytes]", fields)
+        return np.fromiter(map(_digest, there), dtype=np.uint64, count=count)
     found = (_NOTHING if one is None else _digest(one) for one in fields)
-    return np.fromiter(found, dtype=np.uint64, count=len(fields))
+    return np.fromiter(found, dtype=np.uint64, count=count)
 
 
 def rest_digests(
-    keys: Sequence[bytes | None], headers: Sequence[Sequence[tuple[str, bytes]]]
+    keys: Sequence[bytes | None], others: Mapping[int, Sequence[tuple[str, bytes]]]
 ) -> Words:
-    """Return a digest of every record's key and other headers."""
+    """Return a digest of every record's key and other headers.
+
+    Args:
+        keys: of all.
+        others: by row, of those records that have other headers than ours.
+    """
     found = digests(keys)
-    for at, pairs in enumerate(headers):
-        if pairs:
-            found[at] ^= np.uint64(_digest(payload(pairs)))
+    for at, pairs in others.items():
+        found[at] ^= np.uint64(_digest(payload(pairs)))
     return found
 
 
@@ -212,19 +224,39 @@ def payload(pairs: Sequence[tuple[str, bytes]]) -> bytes:
     return repr([(name, bytes(value)) for name, value in pairs]).encode()
 
 
-def _ours(headers: Sequence[tuple[str, bytes]] | None) -> bytes | None:
-    if not headers:
-        return None
-    name, value = headers[-1]
-    if name == NAME:
-        return value
-    return next((value for name, value in reversed(headers) if name == NAME), None)
+def _ours(headers: Sequence[Headers | None]) -> list[bytes | None] | None:
+    """Return the value of the last header of ours of each record; None if there is none at all."""
+    found = [
+        (pairs[-1][1] if pairs[-1][0] == NAME else _buried(pairs) if len(pairs) > 1 else None)
+        if pairs
+        else None
+        for pairs in headers
+    ]
+    return None if found.count(None) == len(found) else found
 
 
-def _theirs(headers: Sequence[tuple[str, bytes]] | None) -> Sequence[tuple[str, bytes]]:
-    if not headers or (len(headers) == 1 and headers[0][0] == NAME):
-        return ()
-    return headers[:-1] if headers[-1][0] == NAME else headers
+def _buried(pairs: Sequence[tuple[str, bytes]]) -> bytes | None:
+    return next((value for name, value in reversed(pairs) if name == NAME), None)
+
+
+def _theirs(headers: Sequence[Headers | None]) -> dict[int, Sequence[tuple[str, bytes]]]:
+    """Return the other headers of records, by row, where there are any."""
+    return {
+        at: pairs[:-1] if pairs[-1][0] == NAME else pairs
+        for at, pairs in enumerate(headers)
+        if pairs and (len(pairs) > 1 or pairs[0][0] != NAME)
+    }
+
+
+def _none(count: int) -> HeaderColumns:
+    """Return the headers of records that have none of ours."""
+    return HeaderColumns(
+        ids=np.zeros((count, 2), dtype=np.uint64),
+        marks=(),
+        mark_of=np.full(count, NO_MARK, dtype=np.int32),
+        partitions=np.full(count, NO_PARENT[0], dtype=np.int32),
+        offsets=np.full(count, NO_PARENT[1], dtype=np.int64),
+    )
 
 
 def _named(way: Way, batch: Batch, ids: Words, genuine: Mask) -> Words:
