@@ -75,11 +75,14 @@ class Audited:
             "inputs": self.inputs,
             "proved": dict(self.proved),
             "unproved": dict(self.unproved),
-            "looked_closer": dict(self.looked_closer),
-            "digests": {
-                lane: [bucket_document(*one) for one in sorted(buckets.items())]
+            "looked_closer": [
+                {"lane": lane, "why": why} for lane, why in self.looked_closer.items()
+            ],
+            "digests": [
+                {"lane": lane} | bucket_document(at, bucket)
                 for lane, buckets in self.buckets.items()
-            },
+                for at, bucket in sorted(buckets.items())
+            ],
             "findings": [finding_document(finding) for finding in self.findings],
         }
 

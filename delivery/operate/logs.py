@@ -62,6 +62,10 @@ class Cluster:
             self._topics = {topic.id: topic for topic in found.values()}
         return self._topics
 
+    def forget(self) -> None:
+        """Ask for the topics anew when they are needed again."""
+        self._topics = None
+
     def names(self) -> dict[bytes, str]:
         """Return the names of topics by their identities."""
         return {identity: topic.name for identity, topic in self.topics().items()}
@@ -69,6 +73,11 @@ class Cluster:
     def bounds(self, topic: Topic) -> Bounds:
         """Return what a topic's log holds just now."""
         return self._client.bounds(topic.name, topic.sources)
+
+    def at_time(self, topic: Topic, source: Source, time_ms: int) -> int:
+        """Return the first offset of a partition whose record is not older; its end if none is."""
+        found = self._client.at_time(topic.name, [source], time_ms).at(source)
+        return found if found is not None else self.bounds(topic).high.at(source) or 0
 
     def read(self, topic: Topic, low: Frontier, high: Frontier) -> Iterator[Batch]:
         """Yield the records of partitions from one position to another.

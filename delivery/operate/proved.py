@@ -44,7 +44,7 @@ def load(file: Path, catalog: str) -> Proved:
     if not file.exists():
         return Proved()
     try:
-        with np.load(file, allow_pickle=False) as held:
+        with file.open("rb") as raw, np.load(raw, allow_pickle=False) as held:
             meta = json.loads(held[_META].tobytes())
             arrays = {name: held[name] for name in held.files if name != _META}
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:

@@ -1,0 +1,234 @@
+"""A proof over columns is never laxer than the checker of records, and goes on where it ended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dedup.catalog.catalog import Catalog
+from dedup.errors import Corrupt, InvalidUsage
+from delivery.checker import Kind
+from delivery.checker.columns.same import ABSENT, distinct, firsts, matches
+from delivery.header import NAME, decode_header, encode_header
+from delivery.operate.auditing import Audited, Terms, audit
+from delivery.operate.compaction import Rules, tidy
+from delivery.operate.logs import Cluster
+from delivery.operate.opening import chosen
+from delivery.operate.proved import load, save
+from delivery.operate.proving import Proved
+from tests.unit.checker.worlds import chained as chain
+from tests.unit.house import LANE, House
+from tests.unit.memory_kafka import MemoryClient
+from tests.unit.operate_kit import SECOND, chained
+
+NOW_MS = 1_800_000_000_000
+
+
+def audited(
+    house: House, proved: Proved | None = None, client: Any = None, **terms: Any
+) -> Audited:
+    catalog, cluster = Catalog(house.store), Cluster(client or MemoryClient(house.broker))
+    return audit(catalog, cluster, chosen(catalog), Terms(**terms), proved=proved)
+
+
+def go_on(house: House, number: int) -> None:
+    """Seal, emit and read more, in both stages, a repeat of the first round included."""
+    house.write(*(f"later {number} {at}" for at in range(6)), "r0-0")
+    house.done(house.runner(), cut=3)
+    house.done(
+        house.runner(SECOND, reads="out", writes=("end",), senders=(LANE,)), topic="out", cut=3
+    )
+
+
+@pytest.fixture
+def shop(house: House) -> House:
+    chained(house)
+    return house
+
+
+# Nothing unusual is looked at twice ---------------------------------------------------------------
+
+
+def test_a_clean_chain_is_proved_without_a_closer_look() -> None:
+    world = chain()
+    catalog = Catalog(world.store)
+    found = audit(catalog, Cluster(MemoryClient(world.broker)), chosen(catalog), Terms())
+    assert (found.verdict, dict(found.looked_closer)) == ("exact", {})
+    assert found.inputs > 0
+
+
+@pytest.mark.parametrize("entries_ms", [0, None])
+def test_a_compacted_catalog_is_proved_without_a_closer_look(
+    shop: House, entries_ms: int | None
+) -> None:
+    rules = Rules() if entries_ms is None else Rules(entries_ms=entries_ms)
+    for lane in (LANE, SECOND):
+        tidy(shop.catalog(), lane, rules, NOW_MS, perform=True)
+    go_on(shop, 1)
+    found = audited(shop, finished=True)
+    assert (found.verdict, dict(found.looked_closer)) == ("exact", {})
+
+
+# From where the last one ended --------------------------------------------------------------------
+
+
+def test_the_next_audit_reads_what_came_since(shop: House) -> None:
+    first = audited(shop)
+    assert audited(shop, first.next).inputs == 0
+    go_on(shop, 1)
+    found = audited(shop, first.next, finished=True)
+    assert (found.verdict, found.findings, dict(found.looked_closer)) == ("exact", (), {})
+    assert 0 < found.inputs < first.inputs
+    assert found.records < first.records
+    whole = audited(shop)
+    assert {
+        lane: sum(b.inputs for b in of.values()) for lane, of in found.next.buckets.items()
+    } == {lane: sum(b.inputs for b in of.values()) for lane, of in whole.next.buckets.items()}
+    assert found.next.buckets == whole.next.buckets
+
+
+def test_the_next_audit_goes_on_though_old_records_are_gone(shop: House) -> None:
+    """Which a whole one could not."""
+    first = audited(shop)
+    lows = {}
+    for name in ("in", "out", "end"):
+        source = shop.source(name)
+        lows[source] = len(shop.broker.partitions[source])
+        shop.broker.partitions[source] = (None,) * lows[source]
+    go_on(shop, 1)
+    client = MemoryClient(shop.broker, lows)
+    assert audited(shop, first.next, client).verdict == "exact"
+    assert audited(shop, None, client).verdict == "unproved"
+
+
+def test_a_known_repeat_that_takes_effect_again_is_found(shop: House) -> None:
+    """Its first record was proved long ago: only the remembered ids know it."""
+    first = audited(shop)
+    named = shop.sent("in")[0]
+    shop.write("new")
+    shop.done(shop.runner(), cut=1)
+    source = shop.source()
+    log = shop.broker.partitions[source]
+    shop.broker.partitions[source] = (*log[:-1], log[-1]._replace(headers=named.headers))
+    found = audited(shop, first.next)
+    assert found.verdict == "broken"
+
+
+@pytest.mark.parametrize("change", ["value", "seq", "id"])
+def test_a_late_copy_of_what_was_proved_must_be_the_same(shop: House, change: str) -> None:
+    first = audited(shop)
+    source, record = shop.source("out"), shop.sent("out")[0]
+    shop.broker.append(source, record)
+    assert audited(shop, first.next).verdict == "exact"
+    header = decode_header(record.header(NAME) or b"")
+    assert header is not None
+    if change == "value":
+        record = record._replace(value=b"another")
+    elif change == "seq":
+        header = replace(header, mark=replace(header.mark, seq=header.mark.seq + 1))
+    else:
+        header = replace(header, id=b"f" * 16)
+    headers = (*record.headers[:-1], (NAME, encode_header(header)))
+    shop.broker.append(source, record._replace(headers=headers))
+    found = audited(shop, first.next)
+    assert found.verdict == "broken"
+    assert found.findings[0].kind in {Kind.PAYLOAD, Kind.NOT_OF_SEAL}
+
+
+def test_a_doubt_is_a_finding_where_nobody_can_look_closer(shop: House) -> None:
+    first = audited(shop)
+    source = shop.source()
+    low = len(shop.broker.partitions[source])
+    shop.broker.partitions[source] = (None,) * low
+    go_on(shop, 1)
+    log = shop.broker.partitions[source]
+    shop.broker.partitions[source] = (*log[:-2], None, log[-1])
+    found = audited(shop, first.next, MemoryClient(shop.broker, {source: low}))
+    assert found.verdict == "broken"
+    assert {finding.lane for finding in found.findings} == {LANE}
+    assert [finding.kind for finding in found.findings] == [Kind.NEVER_INPUT]
+
+
+def test_a_range_is_proved_on_the_word_of_the_catalog_for_what_was_before(shop: House) -> None:
+    seals = shop.catalog().seals(LANE, shop.catalog().load(LANE).head.ref.incarnation, 0, 99)
+    found = audited(shop, since_ms=seals[3].minted_at_ms)
+    whole = audited(shop)
+    assert (found.verdict, dict(found.looked_closer)) == ("exact", {})
+    assert 0 < found.inputs < whole.inputs
+
+
+# The file -----------------------------------------------------------------------------------------
+
+
+def test_what_was_proved_survives_in_a_file(shop: House, tmp_path: Path) -> None:
+    file = tmp_path / "shop.proved"
+    assert load(file, "memory:").bases == {}
+    first = audited(shop)
+    save(file, "memory:", first.next)
+    again = load(file, "memory:")
+    assert again.positions == first.next.positions
+    assert again.named == first.next.named
+    assert again.buckets == first.next.buckets
+    go_on(shop, 1)
+    found = audited(shop, again)
+    assert (found.verdict, dict(found.looked_closer)) == ("exact", {})
+    with pytest.raises(InvalidUsage, match="it is of catalog memory:"):
+        load(file, "sqlite:other.db")
+    file.write_bytes(file.read_bytes()[:-40])
+    with pytest.raises(Corrupt, match="delete it"):
+        load(file, "memory:")
+
+
+def test_a_lane_restored_since_is_not_taken_for_the_one_that_was_proved(shop: House) -> None:
+    first = audited(shop)
+    base = first.next.bases[LANE]
+    other = replace(base, ref=replace(base.ref, attempt=b"x" * 16))
+    first.next.bases[LANE] = other
+    go_on(shop, 1)
+    found = audited(shop, first.next)
+    assert "not the one that was proved" in found.looked_closer[LANE]
+    assert found.verdict == "exact"
+
+
+# Rows that are the same ---------------------------------------------------------------------------
+
+_ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2**63 - 1) | st.integers(0, 2)))
+
+
+def columns(rows: list[tuple[int, int]]) -> tuple[Any, Any]:
+    return (
+        np.array([one for one, _ in rows], dtype=np.int64),
+        np.array([other for _, other in rows], dtype=np.uint64),
+    )
+
+
+@given(_ROWS)
+def test_firsts_are_those_of_a_dictionary(rows: list[tuple[int, int]]) -> None:
+    met: dict[tuple[int, int], int] = {}
+    expected = [met.setdefault(row, at) for at, row in enumerate(rows)]
+    assert firsts(columns(rows)).tolist() == expected
+
+
+@given(_ROWS, _ROWS)
+def test_matches_are_those_of_a_dictionary(
+    known: list[tuple[int, int]], asked: list[tuple[int, int]]
+) -> None:
+    met: dict[tuple[int, int], int] = {}
+    for at, row in enumerate(known):
+        met.setdefault(row, at)
+    expected = [met.get(row, ABSENT) for row in asked]
+    assert matches(columns(known), columns(asked)).tolist() == expected
+
+
+def test_rows_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("delivery.checker.columns.same._mixed", lambda words: words[0] * 0)
+    rows = [(1, 5), (2, 5), (1, 6), (2, 5), (1, 5)]
+    assert firsts(columns(rows)).tolist() == [0, 1, 2, 1, 0]
+    kinds, kind = distinct(columns(rows))
+    assert [rows[kinds[one]] for one in kind.tolist()] == rows
