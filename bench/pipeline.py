@@ -40,7 +40,7 @@ PARTITIONS = 4
 RECORDS, RECORDS_QUICK = 400_000, 20_000
 #: Shares of the output between which the rate is taken: neither the first bundle nor the last.
 STEADY = (0.15, 0.95)
-#: Latency: records a second, for how long, and how much of the beginning is thrown away.
+#: Latency: records a second, for how long, and for how long before that.
 PER_SECOND = 1_000
 SECONDS, SECONDS_QUICK, SETTLING_SECONDS = 20, 5, 3
 #: No turn takes longer.
@@ -137,26 +137,34 @@ def _steady(cluster: _Cluster, way: str, catalog: str, seconds: int) -> Turn:
     name = f"steady-{uuid.uuid4().hex[:8]}"
     source = cluster.client.create(name, TopicSettings(partitions=PARTITIONS))
     with cluster.turn(way, source.name, catalog) as (_, output):
-        total = seconds * PER_SECOND
-        publishing = threading.Thread(target=_publish, args=(cluster.bootstrap, source, seconds))
+        # What a driver needs to start is not latency: it has done a second's work before the rest
+        # is published.
+        first, last = PER_SECOND, (1 + SETTLING_SECONDS + seconds) * PER_SECOND
+        _publish(cluster.bootstrap, source, 0, first)
+        output.until(first, keep=True)
+        publishing = threading.Thread(
+            target=_publish, args=(cluster.bootstrap, source, first, last)
+        )
         publishing.start()
-        output.until(total, keep=True)
+        output.until(last, keep=True)
         publishing.join()
         stamps = np.concatenate(output.stamps)
-    made = np.array([json.loads(value)["made_ms"] for value in output.values])
-    late = np.maximum(stamps - made, 0)[made >= made.min() + SETTLING_SECONDS * 1000]
+    fields = [json.loads(value) for value in output.values]
+    made = np.array([one["made_ms"] for one in fields])
+    order = np.array([one["order"] for one in fields])
+    late = np.maximum(stamps - made, 0)[order >= first + SETTLING_SECONDS * PER_SECOND]
     return Turn(seconds=tuple((late / 1000).tolist()))
 
 
-def _publish(bootstrap: str, topic: Topic, seconds: int) -> None:
-    """Publish a thousand records a second, each with the time it was made at."""
+def _publish(bootstrap: str, topic: Topic, first: int, last: int) -> None:
+    """Publish these records, a thousand a second, each with the time it was made at."""
     import confluent_kafka  # noqa: PLC0415 - only here
 
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
-    pad, began, number = "x" * 90, time.time(), 0
+    pad, began, number = "x" * 90, time.time(), first
     pause = threading.Event()
-    while number < seconds * PER_SECOND:
-        due = min(int((time.time() - began) * PER_SECOND), seconds * PER_SECOND)
+    while number < last:
+        due = min(first + int((time.time() - began) * PER_SECOND), last)
         for at in range(number, due):
             value = json.dumps({"order": at, "made_ms": time.time() * 1000, "pad": pad})
             producer.produce(
@@ -165,7 +173,7 @@ def _publish(bootstrap: str, topic: Topic, seconds: int) -> None:
                 partition=at % PARTITIONS,
                 headers=[("id", b"order-%012d" % at)],
             )
-        number = max(number, due)
+        number = due
         producer.poll(0)
         pause.wait(TICK_SECONDS)
     producer.flush()

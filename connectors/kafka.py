@@ -118,7 +118,7 @@ class KafkaReader:
                 "read a topic",
                 self._topic,
                 "it was deleted and created again under its name, and its offsets mean other "
-                "records now; nothing was read: reset the stage, or retire it, and say so",
+                "records now; nothing was read: if that is meant, say `delivery stage accept-topic`",
             )
         return positions
 

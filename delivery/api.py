@@ -23,6 +23,7 @@ from dedup.errors import InvalidUsage
 from dedup.expiry import WINDOW_MS_DEFAULT
 from delivery.host.spec import Conflicts, Plan, StageSpec
 from delivery.naming import IdFrom
+from delivery.watch.serving import Serving
 from delivery.wrap.ends import Ends
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ class Delivery(Ends):
         options: any option of Kafka's, by Java's or librdkafka's name: TLS, SASL, …
         client: which Kafka client library; None: confluent-kafka if it is installed.
         home: directory of each host for the indexes of its lanes; None: a temporary one.
+        metrics: where Prometheus finds metrics of this process and of the catalog, once something
+            runs: a port of this machine (9464), or "host:port"; 0: a free one. None: nowhere.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class Delivery(Ends):
         options: Mapping[str, Any] | None = None,
         client: str | None = None,
         home: str | None = None,
+        metrics: int | str | None = None,
     ) -> None:
         self.catalog = catalog
         self.kafka = kafka
@@ -75,6 +79,7 @@ class Delivery(Ends):
         self.home = home
         self._stages: dict[str, StageSpec] = {}
         self.wrapped: dict[str, Wrapped] = {}
+        self.metrics = None if metrics is None else Serving(metrics)
 
     def __repr__(self) -> str:
         # Options and the catalog's URL may hold a password.
@@ -248,7 +253,7 @@ class Delivery(Ends):
                 f"a stage of pipeline {self.pipeline} has this name, and so its lanes; nothing was "
                 "read: name the group otherwise",
             )
-        return Receiver(self.plan, spec, database=database, bounded=bounded)
+        return Receiver(self.plan, spec, database=database, bounded=bounded, metrics=self.metrics)
 
     # Switching on -----------------------------------------------------------------------------
 
@@ -334,6 +339,8 @@ class Delivery(Ends):
                 self.pipeline,
                 "it has no stages; nothing was started: declare one with @d.stage(...)",
             )
+        if self.metrics is not None:
+            self.metrics.begin(self.plan)
         query: Query
         if engine == "resident":
             from delivery import resident  # noqa: PLC0415 - one engine is enough
@@ -349,6 +356,8 @@ class Delivery(Ends):
                 f"engine={engine!r}",
                 'nothing was started: say "resident" or "micro-batch"',
             )
+        if self.metrics is not None:
+            self.metrics.follow_query(self.pipeline, query)
         return query
 
 

@@ -145,7 +145,8 @@ class KafkaEmitter:
                     "write to a topic",
                     before.name,
                     "it was deleted and created again under its name; what is sealed was meant for "
-                    "the old one, and is not acknowledged: reset the stage, or retire it, and say so",
+                    "the old one, and is not acknowledged: if that is meant, say `delivery stage "
+                    "accept-topic`",
                 )
 
     def _examined(self, name: str, *, internal: bool) -> list[str]:

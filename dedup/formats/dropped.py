@@ -86,14 +86,15 @@ def decode_dropped(blob: bytes, place: str) -> list[Run]:
     _, body = unwrap(blob, Kind.DROPPED, version_max=VERSION, place=place)
     reader = Reader(body, place)
     runs: list[Run] = []
-    source, behind = Source(TopicId(bytes(IDENTITY_BYTES)), 0), 0
+    source: Source | None = None
+    behind = 0
     try:
-        for number in range(reader.uint()):
+        for _ in range(reader.uint()):
             if reader.uint():
-                source = Source(TopicId(reader.raw(IDENTITY_BYTES)), reader.uint())
-                behind = 0
-            else:
-                assert number, "the first run names its partition"
+                named = Source(TopicId(reader.raw(IDENTITY_BYTES)), reader.uint())
+                assert named != source, "the partition of the run before is named again"
+                source, behind = named, 0
+            assert source is not None, "the first run names its partition"
             offset = behind + reader.uint()
             runs.append(Run(source, offset, reader.uint(), Verdict(reader.uint())))
             behind = offset + runs[-1].count

@@ -26,7 +26,7 @@ __all__ = ["VERBS", "main"]
 VERBS = (
     *("up", "down", "status", "logs", "doctor"),
     *("stage", "catalog", "audit", "explain"),
-    *("lag", "guarantee"),
+    *("lag", "guarantee", "metrics"),
     "spark-options",
 )
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 
+from dedup.catalog.catalog import Catalog
 from dedup.catalog.open import open_catalog
 from dedup.catalog.store import Store
 from dedup.errors import InvalidUsage
@@ -24,6 +25,7 @@ from delivery.host.spec import Plan, StageSpec
 from delivery.host.worker import Worker
 from delivery.kafka.opening import open_client
 from delivery.kafka.port import Client, Topic, TopicSettings, awaited
+from delivery.life.guard import refuse_at_rest
 from delivery.wrap.positions import lane_of
 
 __all__ = ["REKEYED_PARTITIONS", "prepare", "topics_of"]
@@ -48,6 +50,8 @@ def prepare(plan: Plan, *, create_topics: bool = False) -> dict[str, Topic]:
         topics = topics_of(client, plan.stages, create=create_topics)
         with closing(open_catalog(plan.catalog).store) as store:
             _refuse_another_kind(store, plan.stages)
+            for spec in plan.stages:
+                refuse_at_rest(Catalog(store), spec.prefix, [spec.reads])
             late = [
                 spec
                 for spec in plan.stages

@@ -380,8 +380,7 @@ def ended(lane: str, stop: m.Stop) -> DeliveryError:
     }.get(stop.end, Unavailable)
     hint = {
         m.End.FENCED: "the catalog was restored under it; start it again, and it follows",
-        m.End.REFUSED: "nothing was read or skipped: look at the topic, then reset or retire the "
-        "stage, or accept the new topic",
+        m.End.REFUSED: "nothing was read or skipped",
         m.End.INDETERMINATE: "nothing is lost: it goes on where it stands once the catalog answers",
         m.End.CORRUPT: "stop everything that uses this catalog, keep a copy, and restore a backup",
     }.get(stop.end, "nothing was skipped: run it again")

@@ -311,6 +311,12 @@ class Client(Protocol):
             Unavailable: no answer.
         """
 
+    def at_time(self, topic: str, sources: Sequence[Source], time_ms: int) -> Frontier:
+        """Return the first offset of each partition whose record is not older than a time.
+
+        A partition without such a record is missing.
+        """
+
     def consumer(
         self, *, group: str | None = None, buffer_bytes: int = FETCH_BUFFER_BYTES_MAX
     ) -> Consumer:

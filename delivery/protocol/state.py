@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from dedup.model import Ack, Frontier, Head, HeadRef, Seal, TopicId
 from delivery.protocol import messages as m
+from delivery.protocol.rest import rest_of
 
 #: How many of a lane's last events an error tells.
 STORY_LENGTH = 24
@@ -148,18 +149,30 @@ class IllegalTransitionError(AssertionError):
 def refusal(start: Frontier, event: m.Loaded) -> str:
     """Say why the lane cannot go on here, or begin at `start` if it never was; nothing is skipped."""
     head = event.row.head if event.row else None
+    rest = rest_of(head.state) if head else None
+    if rest is not None:
+        return rest.why()
     now = dict(event.topics)
     for name, topic in head.topics if head else ():
         if now.get(name, topic) != topic:
-            return f"topic {name} was deleted and created again since the last seal"
+            return (
+                f"topic {name} was deleted and created again since the last seal; if that is meant, "
+                f"say `delivery stage accept-topic` with {name}"
+            )
     if head and head.writes != event.writes:
         # Receivers know the lane as a writer of those topics alone: in another one they would take
         # every copy of a record for a new record.
-        return "an output topic was deleted and created again, or the stage has other outputs now"
+        return (
+            "an output topic was deleted and created again, or the stage has other outputs now; in "
+            "the first case `delivery stage accept-topic` says that it is meant"
+        )
     for source, offset in head.frontier if head else start:
         low, high = event.low.at(source), event.high.at(source)
         if low is not None and offset < low:
-            return f"offsets {offset} to {low} of partition {source.partition} are gone unread"
+            return (
+                f"offsets {offset} to {low} of partition {source.partition} are gone unread; "
+                "`delivery stage reset` goes on behind them"
+            )
         if high is not None and offset > high:
             return f"partition {source.partition} ends at {high}, below {offset} where the lane is"
     return ""

@@ -29,9 +29,11 @@ from dedup.local.home import Home
 from dedup.model import LaneRow, Source
 from delivery.host.adapters import open_reader
 from delivery.host.clock import SystemClock
+from delivery.host.counters import Counters
 from delivery.host.spec import Plan, StageSpec
 from delivery.host.worker import POLL_BYTES_MAX, POLL_RECORDS_MAX, POLL_SECONDS, ended
 from delivery.kafka.opening import open_client
+from delivery.life.guard import refuse_at_rest
 from delivery.kafka.port import Bounds, Client, Consumer, Topic
 from delivery.points import At
 from delivery.protocol import messages as m
@@ -102,6 +104,7 @@ class Running:
         self._client: Client = open_client(plan.kafka, plan.options, plan.client)
         self._main = open_catalog(plan.catalog)
         self.keeping = Keeping(self._main, spec.prefix, setup.database, self._at)
+        refuse_at_rest(self._main, spec.prefix, [spec.reads])
         self._topic: Topic = self._described()
         self._consumer: Consumer = self._client.consumer(group=spec.name)
         self._lanes: dict[Source, ReceiverLane] = {}
@@ -110,6 +113,14 @@ class Running:
         self._patience = PATIENCE_SECONDS
         self._looked = self._described_at = self._hinted = time.monotonic()
         self._held: set[Source] = set()
+        self._gone = Counters()
+
+    def counters(self) -> dict[str, int]:
+        """Return what this process has done, in lanes it let go of too; any thread may ask."""
+        total = Counters()
+        for one in (self._gone, *(lane.counters for lane in list(self._lanes.values()))):
+            total.add(one)
+        return total.document()
 
     @property
     def names(self) -> list[str]:
@@ -120,6 +131,7 @@ class Running:
         """Let go of everything. May be called twice."""
         self._hint(now=True)
         for lane in self._lanes.values():
+            self._gone.add(lane.counters)
             lane.close()
         self._lanes.clear()
         self._consumer.close()
@@ -357,6 +369,7 @@ class Running:
             self._consumer.add(spec.reads, {source: lane.planned})
 
     def _let_go(self, lane: ReceiverLane) -> None:
+        self._gone.add(lane.counters)
         del self._lanes[lane.source]
         self._held.discard(lane.source)
         self._others[lane.source] = _Other()

@@ -19,6 +19,7 @@ from delivery.host.spec import Plan, StageSpec
 from delivery.points import At, nowhere
 from delivery.receiver.bundle import Bundle
 from delivery.receiver.loop import Running, Setup
+from delivery.watch.serving import Run, Serving
 
 __all__ = ["Receiver"]
 
@@ -33,6 +34,7 @@ class Receiver:
         bounded: end once everything is sealed that was in the topic when the loop began.
         stop: set when the loop is to end after the bundle in hand.
         at: is told each place at which a test may let the process die.
+        metrics: where the loop shows how it goes.
     """
 
     def __init__(
@@ -44,7 +46,9 @@ class Receiver:
         bounded: bool = False,
         stop: threading.Event | None = None,
         at: At = nowhere,
+        metrics: Serving | None = None,
     ) -> None:
+        self._metrics = metrics
         self._setup = Setup(
             plan=plan,
             spec=spec,
@@ -72,10 +76,22 @@ class Receiver:
             )
         running = self._running = Running(self._setup)
         try:
+            self._show(running)
             yield from running.bundles()
         finally:
             self._running = None
             running.close()
+
+    def _show(self, running: Running) -> None:
+        if self._metrics is not None:
+            self._metrics.begin(self._setup.plan)
+            self._metrics.follow(
+                Run(
+                    self._setup.spec.name,
+                    lambda: self._running is running,
+                    running.counters,
+                )
+            )
 
     def stop(self) -> None:
         """End the loop after the bundle in hand; may be called by a signal handler."""

@@ -48,6 +48,15 @@ class Doors:
         }
         self._bounds: dict[TopicId, Bounds] = {}
 
+    def ask_for(self, topics: Iterable[TopicId]) -> None:
+        """Ask now for what these topics hold, so that what follows waits for nobody.
+
+        Raises:
+            Unavailable: no answer.
+        """
+        for identity in topics:
+            self.bounds(identity)
+
     def topic(self, identity: TopicId) -> Topic | None:
         """Return a topic that is there."""
         return self.topics.get(identity)

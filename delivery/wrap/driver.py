@@ -30,6 +30,7 @@ from delivery.host.counters import Counters
 from delivery.host.senders import Senders
 from delivery.host.worker import ended
 from delivery.kafka.opening import open_client
+from delivery.life.guard import refuse_at_rest
 from delivery.microbatch.offsets import Checkpoint, Offsets
 from delivery.microbatch.task import at_of_environment
 from delivery.ports import Log
@@ -141,6 +142,7 @@ class StageDriver:
             DeliveryError: the job cannot go on here; nothing was read or written.
         """
         start = self._wrapped.frontier()
+        refuse_at_rest(self._catalog, self._wrapped.spec.prefix, list(self._wrapped.topics))
         row = self._catalog.load(self.lane)
         state = self._state
         if state is not None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
     from delivery.seeding.checkpoint import Uncommitted
+    from delivery.watch.serving import Serving
     from delivery.wrap.sink import WrappedWriter
     from delivery.wrap.source import Wrapped
 
@@ -33,6 +34,7 @@ class Pipeline(Protocol):
     pipeline: str
     #: The stages wrapped so far, by name.
     wrapped: dict[str, Wrapped]
+    metrics: Serving | None
 
     @property
     def plan(self) -> Plan:
@@ -113,6 +115,8 @@ class Ends:
         from delivery.wrap.sink import wrap_sink  # noqa: PLC0415 - Spark is not needed before
 
         topics = (topic,) if isinstance(topic, str) else tuple(topic)
+        if self.metrics is not None:
+            self.metrics.begin(self.plan)
         return wrap_sink(self.wrapped, writer, topics, code=code)
 
     def forget_state(self: Pipeline, *, stage: str, checkpoint: str) -> None:

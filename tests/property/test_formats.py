@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dedup.errors import Corrupt, InvalidUsage
+from dedup.formats import dropped as dropped_formats
 from dedup.formats import lane as lane_formats
 from dedup.formats import segment as segment_formats
 from dedup.formats.envelope import ENVELOPE_BYTES, Kind, Reader, Writer, unwrap, wrap
@@ -40,7 +44,14 @@ READS = st.lists(st.builds(ReadSeq, NAMES, IDENTITIES, IDENTITIES, NUMBERS), max
 BLOB_REFS = st.builds(BlobRef, chunks=NUMBERS, rows=NUMBERS, size=NUMBERS, digest=IDENTITIES)
 SLOTS = st.builds(Slot, NAMES, IDENTITIES, NUMBERS, IDENTITIES)
 
-HEADS = st.builds(
+
+def whole(kind: type, **columns: Any):
+    """Draw every field: one that is added later is not forgotten here."""
+    assert sorted(columns) == sorted(field.name for field in fields(kind))
+    return st.builds(kind, **columns)
+
+
+HEADS = whole(
     Head,
     ref=REFS,
     frontier=FRONTIERS,
@@ -48,6 +59,7 @@ HEADS = st.builds(
     minted_at_ms=NUMBERS,
     read_seqs=READS,
     topics=st.lists(st.tuples(NAMES, IDENTITIES), max_size=3).map(tuple),
+    writes=st.lists(IDENTITIES, max_size=3).map(tuple),
     past=st.lists(st.builds(Kept, IDENTITIES, NUMBERS), max_size=3).map(tuple),
     state=BYTES,
 )
@@ -64,10 +76,11 @@ def counts(draw):
         remnant=remnant,
         abandoned=abandoned,
         dead_letter=draw(st.integers(0, fresh)),
+        conflict=draw(st.integers(0, duplicate)),
     )
 
 
-SEALS = st.builds(
+SEALS = whole(
     Seal,
     ref=REFS,
     start=FRONTIERS,
@@ -79,11 +92,13 @@ SEALS = st.builds(
     learned=READS,
     outputs=BLOB_REFS,
     segment=BLOB_REFS,
+    dropped=BLOB_REFS,
     inline_outputs=BYTES,
     inline_segment=BYTES,
+    inline_dropped=BYTES,
 )
 ACKS = st.builds(Ack, IDENTITIES, NUMBERS, FRONTIERS)
-LISTS = st.builds(
+LISTS = whole(
     SegmentList,
     version=NUMBERS,
     upto=st.integers(-1, 2**64 - 2),
@@ -111,6 +126,21 @@ def parts(draw):
 
 SEGMENTS = st.lists(parts(), max_size=3).map(tuple)
 
+
+@st.composite
+def dropped_runs(draw):
+    runs = []
+    for source in draw(st.lists(SOURCES, max_size=3, unique=True)):
+        behind = 0
+        for _ in range(draw(st.integers(1, 4))):
+            offset = behind + draw(st.integers(0, 2**40))
+            count = draw(st.integers(1, 2**40))
+            verdict = draw(st.sampled_from(dropped_formats.Verdict))
+            runs.append(dropped_formats.Run(source, offset, count, verdict))
+            behind = offset + count
+    return runs
+
+
 CODECS = {
     Kind.HEAD: (HEADS, lane_formats.encode_head, lane_formats.decode_head, lane_formats),
     Kind.SEAL: (SEALS, lane_formats.encode_seal, lane_formats.decode_seal, lane_formats),
@@ -126,6 +156,12 @@ CODECS = {
         segment_formats.encode_segment,
         segment_formats.decode_segment,
         segment_formats,
+    ),
+    Kind.DROPPED: (
+        dropped_runs(),
+        dropped_formats.encode_dropped,
+        dropped_formats.decode_dropped,
+        dropped_formats,
     ),
 }
 each_codec = pytest.mark.parametrize("kind", CODECS)
@@ -224,6 +260,15 @@ def test_a_body_that_no_writer_of_ours_wrote_is_corrupt_or_a_value(kind, data):
         assert corrupt.subject == PLACE  # noqa: PT017 - both outcomes are right
     else:
         assert decode(encode(value), PLACE) == value
+
+
+def test_dropped_offsets_name_a_partition_once_in_a_row():
+    """Or one list would have two spellings, and the second could let offsets fall."""
+    run = dropped_formats.Run(Source(bytes(16), 0), 7, 1, dropped_formats.Verdict.REMNANT)
+    named = Writer().uint(1).raw(run.source.topic).uint(0).uint(7).uint(1).uint(run.verdict).body()
+    body = Writer().uint(2).raw(named).raw(named).body()
+    with pytest.raises(Corrupt, match="named again"):
+        dropped_formats.decode_dropped(wrap(Kind.DROPPED, 1, body), PLACE)
 
 
 @modest
