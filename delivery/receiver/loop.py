@@ -33,6 +33,7 @@ from delivery.host.counters import Counters
 from delivery.host.spec import Plan, StageSpec
 from delivery.host.worker import POLL_BYTES_MAX, POLL_RECORDS_MAX, POLL_SECONDS, ended
 from delivery.kafka.opening import open_client
+from delivery.life.guard import refuse_at_rest
 from delivery.kafka.port import Bounds, Client, Consumer, Topic
 from delivery.points import At
 from delivery.protocol import messages as m
@@ -103,6 +104,7 @@ class Running:
         self._client: Client = open_client(plan.kafka, plan.options, plan.client)
         self._main = open_catalog(plan.catalog)
         self.keeping = Keeping(self._main, spec.prefix, setup.database, self._at)
+        refuse_at_rest(self._main, spec.prefix, [spec.reads])
         self._topic: Topic = self._described()
         self._consumer: Consumer = self._client.consumer(group=spec.name)
         self._lanes: dict[Source, ReceiverLane] = {}
