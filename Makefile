@@ -1,10 +1,13 @@
 # Everything this project can do for you. `make` alone prints the list.
 .POSIX:
-.PHONY: help setup jars demo test check fmt lint type crash soak bench lock clean
+.PHONY: help setup jars demo test check fmt lint type crash soak bench docs lock clean
 
 BIN = .venv/bin
 SETUP = .ci/setup
 TYPED = delivery dedup sinks connectors
+# What builds the site, in an environment of its own: the lock knows nothing of it.
+MKDOCS = mkdocs==1.6.1
+MATERIAL = mkdocs-material==9.6.23
 
 help: ## Print this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do printf '  make %-8s %s\n' "$$target" "$$text"; done
@@ -44,6 +47,10 @@ soak: setup jars ## Kill everything at random for ten minutes and judge what cam
 
 bench: setup jars ## Measure, beside the barest thing that does the same; BENCH="NAME... --quick" narrows it
 	@$(BIN)/python -m bench $(BENCH)
+
+docs: setup ## Build the documentation site, in strict mode, into .cache/site
+	@$(BIN)/uv tool run --quiet --from $(MKDOCS) --with $(MATERIAL) mkdocs build --strict --site-dir .cache/site
+	@echo "the site is .cache/site/index.html"
 
 lock: setup ## Resolve pyproject.toml anew into requirements.lock
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras --group pyproject.toml:dev --no-annotate --no-header pyproject.toml --output-file requirements.lock
