@@ -137,6 +137,7 @@ def replay(
 
 def _surveyed(catalog: Catalog, cluster: Cluster, lane: str, window: Window) -> LaneWindow:
     row = catalog.load(lane)
+    assert row is not None, "lanes were chosen among those there are"
     names = cluster.names()
     foreign = [topic for topic in row.head.writes if topic not in names]
     if foreign:

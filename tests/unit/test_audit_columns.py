@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dedup.catalog.catalog import Catalog
 from dedup.errors import Corrupt, InvalidUsage
 from delivery.checker import Kind
-from delivery.checker.columns.same import ABSENT, distinct, firsts, matches
+from delivery.checker.columns.same import ABSENT, among, distinct, firsts, in_order, matches, merged
 from delivery.header import NAME, decode_header, encode_header
 from delivery.operate.auditing import Audited, Terms, audit
 from delivery.operate.compaction import Rules, tidy
@@ -224,6 +224,21 @@ def test_matches_are_those_of_a_dictionary(
         met.setdefault(row, at)
     expected = [met.get(row, ABSENT) for row in asked]
     assert matches(columns(known), columns(asked)).tolist() == expected
+
+
+_IDS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), unique=True)
+
+
+@given(_IDS, _IDS)
+def test_ids_are_found_among_ordered_ones(
+    known: list[tuple[int, int]], asked: list[tuple[int, int]]
+) -> None:
+    def ids(rows: list[tuple[int, int]]) -> Any:
+        return np.array(rows, dtype=np.uint64).reshape(-1, 2)
+
+    half = in_order(ids(known[::2]))
+    every = merged(half, ids(known[1::2]))
+    assert among(every, ids(asked)).tolist() == [one in known for one in asked]
 
 
 def test_rows_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from dedup.catalog.store import Store
 from delivery.checker.chunks import read_parts
 from delivery.checker.columns.ground import Base, Doubt
 from delivery.checker.columns.listed import ids_of, listed_ids
-from delivery.checker.columns.same import firsts
+from delivery.checker.columns.same import firsts, in_order
 from delivery.checker.evidence import Evidence, Findings
 from delivery.checker.listed import read_list
 from delivery.checker.rows import frontiers, read_lane
@@ -57,7 +57,7 @@ def assumed(store: Store, lane: str, since_ms: int) -> Base | None:
         reads={read.key: read.seq for read in book.head.read_seqs},
         minted_at_ms=seal.minted_at_ms,
         lane_time_ms=seal.lane_time_ms,
-        decided=decided[once],
+        decided=in_order(decided[once]),
         sent=none,
         sealed=none,
         trusted=True,

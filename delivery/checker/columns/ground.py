@@ -60,7 +60,7 @@ class Base:
         frontier: what it leaves sealed.
         reads: what was read of senders by then.
         minted_at_ms, lane_time_ms: of that seal.
-        decided: every id that was decided up to it.
+        decided: every id that was decided up to it, in order.
         sent: ids of every output up to it.
         sealed: two digests of all that is frozen of each of these.
         trusted: the catalog is taken at its word, and what was sent up to here is not known.

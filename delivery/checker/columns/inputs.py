@@ -22,7 +22,7 @@ from dedup.model import Incarnation, Seal, Source, TopicId
 from delivery.checker.chunks import read_dropped, read_parts
 from delivery.checker.columns.ground import Base, Doubt, Ground
 from delivery.checker.columns.listed import OLD, Inputs, check_list, ids_of, in_hex, raise_first
-from delivery.checker.columns.same import ABSENT, Ints, Words, distinct, firsts, matches
+from delivery.checker.columns.same import ABSENT, Ints, Words, among, distinct, firsts, matches
 from delivery.checker.columns.table import Way
 from delivery.checker.evidence import Findings, Kind, LaneInput
 from delivery.checker.listed import SEEDS, read_list
@@ -40,7 +40,7 @@ def prove_inputs(ground: Ground, book: Book, asked: LaneInput, base: Base | None
     """
     quiet = Findings()
     listed = read_list(World(ground.world.evidence, quiet), book)
-    seeds = _seeds(ground, book, quiet) if base is None else base.decided
+    seeds = _seeds(ground, book, quiet) if base is None else np.empty((0, 2), dtype=np.uint64)
     rows = _records(ground, book, asked, base, seeds)
     decided = list(_decided(ground, book, quiet))
     raise_first(quiet)
@@ -67,6 +67,8 @@ def _records(
     first = firsts((ids[:, 0], ids[:, 1])) == np.arange(len(ids))
     if not first[:count].all():
         raise Doubt(Kind.DECIDED_TWICE, "what was brought in", "an id is there twice")
+    if base is not None:
+        first &= ~among(base.decided, ids)
     return Inputs(
         every=sources,
         seqs=np.concatenate((np.full(count, seed_seq), seqs[order])),
@@ -331,6 +333,9 @@ def _check_conflicts(ground: Ground, rows: Inputs, seal: Seal) -> None:
     internal = (rows.marks[mine] != ABSENT) & (ground.kept[rows.marks[mine]] == 0)
     found = firsts((rows.ids[:, 0], rows.ids[:, 1]))[mine]
     # Of an id that is known without a record, nothing can be told: the checker of records says no.
-    differ = (found >= rows.known) & (rows.values[found] != rows.values[mine]) & ~internal
+    differ = (found >= rows.known) & (rows.values[found] != rows.values[mine])
+    # What repeats a record of the base may differ from it.
+    differ |= ~rows.fresh[found]
+    differ &= ~internal
     if seal.counts.conflict > int(differ.sum()):
         raise Doubt(None, f"seal {seal.ref.seq}", f"{seal.counts.conflict} repeats that differ")

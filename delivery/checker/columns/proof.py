@@ -20,7 +20,7 @@ from dedup.model import Incarnation, Seal, Source, TopicId
 from delivery.checker.columns.ground import Base, Doubt, Ground
 from delivery.checker.columns.inputs import prove_inputs
 from delivery.checker.columns.listed import Inputs
-from delivery.checker.columns.same import Ints, firsts
+from delivery.checker.columns.same import Ints, among, firsts, in_order, merged
 from delivery.checker.columns.sent import Sent, sealed_of
 from delivery.checker.columns.sink import prove_sink
 from delivery.checker.evidence import Finding, Findings, Kind, LaneInput
@@ -97,7 +97,7 @@ def prove(
         one = quiet.found[0]
         raise Doubt(one.kind, one.subject, one.text)
     inputs = prove_inputs(ground, book, asked, base)
-    _check_reads(ground, book, asked, inputs)
+    _check_reads(ground, book, asked, base)
     sent = prove_sink(ground, book, inputs, base)
     late = Findings()
     if finished:
@@ -153,7 +153,7 @@ class _Firsts(World):
     """Where the first copies of what senders emitted end, by columns."""
 
     ground: Ground | None = None
-    inputs: Inputs | None = None
+    base: Base | None = None
     _ends: dict[Source, dict[tuple[str, Incarnation], tuple[list[int], list[int]]]] = field(
         default_factory=dict
     )
@@ -169,21 +169,18 @@ class _Firsts(World):
         return offsets[found - 1] + 1 if found else 0
 
     def _of(self, source: Source) -> dict[tuple[str, Incarnation], tuple[list[int], list[int]]]:
-        ground, inputs = self.ground, self.inputs
+        ground = self.ground
         assert ground is not None, "made with its ground"
-        assert inputs is not None, "made with the inputs of its lane"
         column = ground.columns[source]
         rows = np.flatnonzero(column.marks >= 0)
         marks, ids, offsets = column.marks[rows], column.ids[rows], column.offsets[rows]
         names = sorted({mark.sender for mark in ground.marks.every})
         number = {name: at for at, name in enumerate(names)}
         sender = np.array([number[m.sender] for m in ground.marks.every], dtype=np.int64)
-        known = inputs.ids[: inputs.known]
-        joined = np.concatenate((known, ids))
-        # Ids that were read before what is looked at have their first copies there.
-        found = firsts((joined[:, 0], joined[:, 1]))[len(known) :]
-        by_sender = firsts((sender[marks], ids[:, 0], ids[:, 1]))
-        first = (found >= len(known)) & (by_sender == np.arange(len(rows)))
+        first = firsts((sender[marks], ids[:, 0], ids[:, 1])) == np.arange(len(rows))
+        if self.base is not None:
+            # Ids that were read before what is looked at have their first copies there.
+            first &= ~among(self.base.decided, ids)
         highest: dict[tuple[str, Incarnation], dict[int, int]] = {}
         # Offsets rise, so that the last first copy of a mark is its highest.
         last = _last_of(marks[first], offsets[first])
@@ -205,8 +202,8 @@ def _running(highest: dict[int, int]) -> tuple[list[int], list[int]]:
     return seqs, np.maximum.accumulate([highest[seq] for seq in seqs]).tolist()
 
 
-def _check_reads(ground: Ground, book: Book, asked: LaneInput, inputs: Inputs) -> None:
-    world = _Firsts(ground.world.evidence, Findings(), ground=ground, inputs=inputs)
+def _check_reads(ground: Ground, book: Book, asked: LaneInput, base: Base | None) -> None:
+    world = _Firsts(ground.world.evidence, Findings(), ground=ground, base=base)
     Ledger(world, book, asked).check_read_seqs()
     if world.findings.found:
         one = world.findings.found[0]
@@ -237,7 +234,8 @@ def _next(book: Book, inputs: Inputs, sent: Sent, base: Base | None) -> Base:
     for seq, seal in sorted(book.seals.items()):
         for read in seal.learned if seq <= upto else ():
             reads[read.key] = max(read.seq, reads.get(read.key, -1))
-    decided = inputs.ids[inputs.fresh & (inputs.seqs <= upto)]
+    fresh = inputs.ids[inputs.fresh & (inputs.seqs <= upto)]
+    decided = in_order(fresh) if base is None else merged(base.decided, fresh)
     done = sent.rows(sent.seqs <= upto)
     ids, sealed = done.ids, sealed_of(book, done)
     if base is not None:

@@ -16,7 +16,18 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ABSENT", "Ints", "Mask", "Words", "distinct", "firsts", "matches"]
+__all__ = [
+    "ABSENT",
+    "Ints",
+    "Mask",
+    "Words",
+    "among",
+    "distinct",
+    "firsts",
+    "in_order",
+    "matches",
+    "merged",
+]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -59,6 +70,29 @@ def matches(known: _Columns, asked: _Columns) -> Ints:
     ]
     found = firsts(joined)[many:]
     return np.where(found < many, found, ABSENT)
+
+
+def in_order(ids: Words) -> Words:
+    """Return ids, two words each, in their order."""
+    return ids[np.lexsort((ids[:, 1], ids[:, 0]))]
+
+
+def merged(known: Words, more: Words) -> Words:
+    """Return ordered ids with others put in; the known ones are not sorted again."""
+    more = in_order(more)
+    return np.insert(known, np.searchsorted(known[:, 0], more[:, 0], side="right"), more, axis=0)
+
+
+def among(known: Words, ids: Words) -> Mask:
+    """Tell of ids whether they are among known ones, whose first words are in order."""
+    high = np.ascontiguousarray(known[:, 0])
+    first = np.searchsorted(high, ids[:, 0])
+    behind = np.searchsorted(high, ids[:, 0], side="right")
+    found = np.zeros(len(ids), dtype=np.bool_)
+    while (open_rows := np.flatnonzero(~found & (first < behind))).size:
+        found[open_rows] = known[first[open_rows], 1] == ids[open_rows, 1]
+        first[open_rows] += 1
+    return found
 
 
 def distinct(columns: _Columns) -> tuple[Ints, Ints]:

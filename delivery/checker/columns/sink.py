@@ -133,6 +133,8 @@ def _beyond(book: Book, sent: Sent, base: Base | None) -> Sent:
     if base.trusted:
         return sent.rows(sent.seqs > base.ref.seq)
     old = sent.rows(sent.seqs <= base.ref.seq)
+    if not len(old):
+        return sent
     columns = (old.ids[:, 0], old.ids[:, 1])
     again = sealed_of(book, old)
     found = matches(
