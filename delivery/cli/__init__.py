@@ -25,7 +25,7 @@ __all__ = ["VERBS", "main"]
 
 VERBS = (
     *("up", "down", "status", "logs", "doctor"),
-    *("stage", "catalog", "audit", "explain"),
+    *("stage", "catalog", "audit", "explain", "replay", "plan"),
     *("lag", "guarantee", "metrics"),
     "spark-options",
 )
