@@ -130,6 +130,11 @@ class ConfluentClient:
             high=self._offsets(topic, sources, _ADMIN.OffsetSpec.latest()),
         )
 
+    def at_time(self, topic: str, sources: Sequence[Source], time_ms: int) -> Frontier:
+        """Return the first offset that is not older; see the port."""
+        spec = _ADMIN.OffsetSpec.for_timestamp(time_ms)
+        return self._offsets(topic, sources, spec, absent=True)
+
     def consumer(
         self, *, group: str | None = None, buffer_bytes: int = FETCH_BUFFER_BYTES_MAX
     ) -> ConfluentConsumer:
@@ -145,7 +150,9 @@ class ConfluentClient:
 
     # Inside -----------------------------------------------------------------------------------
 
-    def _offsets(self, topic: str, sources: Sequence[Source], spec: Any) -> Frontier:
+    def _offsets(
+        self, topic: str, sources: Sequence[Source], spec: Any, *, absent: bool = False
+    ) -> Frontier:
         asked = {TopicPartition(topic, source.partition): spec for source in sources}
         if not asked:
             return Frontier()
@@ -161,7 +168,8 @@ class ConfluentClient:
                 offset = int(by_number[source.partition].result().offset)
             except KafkaException as error:
                 raise self._unbounded(topic, source, error.args[0]) from None
-            found[source] = offset_told(topic, source, offset)
+            if not (absent and offset < 0):
+                found[source] = offset_told(topic, source, offset)
         return Frontier.of(found.items())
 
     def _unbounded(self, topic: str, source: Source, error: KafkaError) -> DeliveryError:

@@ -132,6 +132,10 @@ class KafkaPythonClient:
             high=self._offsets(topic, sources, OffsetSpec.LATEST),
         )
 
+    def at_time(self, topic: str, sources: Sequence[Source], time_ms: int) -> Frontier:
+        """Return the first offset that is not older; see the port."""
+        return self._offsets(topic, sources, time_ms, absent=True)
+
     def consumer(
         self, *, group: str | None = None, buffer_bytes: int = FETCH_BUFFER_BYTES_MAX
     ) -> KafkaPythonConsumer:
@@ -149,7 +153,9 @@ class KafkaPythonClient:
 
     # Inside -----------------------------------------------------------------------------------
 
-    def _offsets(self, topic: str, sources: Sequence[Source], spec: OffsetSpec) -> Frontier:
+    def _offsets(
+        self, topic: str, sources: Sequence[Source], spec: int, *, absent: bool = False
+    ) -> Frontier:
         asked = {TopicPartition(topic, source.partition): spec for source in sources}
         if not asked:
             return Frontier()
@@ -161,6 +167,8 @@ class KafkaPythonClient:
             ),
         )
         found = {part.partition: answer.offset for part, answer in said.items()}
+        if absent:
+            sources = [source for source in sources if found[source.partition] >= 0]
         return Frontier.of(
             (source, offset_told(topic, source, found[source.partition])) for source in sources
         )
