@@ -2,212 +2,40 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
 import uuid
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kafka import KafkaAdminClient, TopicPartition
 
-from dedup.catalog.open import open_catalog, open_store
-from dedup.model import Frontier
+from dedup.catalog.open import open_catalog
 from delivery import Delivery
-from delivery.checker import Evidence, Finding, Kind, LaneInput, check
-from delivery.header import NAME, decode_header
-from delivery.host.spec import Plan, StageSpec
-from delivery.host.starting import prepare
+from delivery.checker import Kind
 from delivery.host.worker import Worker
 from delivery.kafka.opening import open_client
-from delivery.kafka.port import Client, TopicSettings
+from delivery.kafka.port import Client
 from delivery.operate.logs import Cluster
-from delivery.operate.repair.found import Lost, Terms
+from delivery.operate.repair.found import Terms
 from delivery.operate.repair.lost import perform, survey
 from delivery.points import EMITTED_NOT_ACKNOWLEDGED, SEALED_NOT_EMITTED
-from delivery.records import Output, Record
 from delivery.services.kafka import Kafka
-from tests.integration.kafka_kit import Sent, emissions
+from tests.integration.lost_kit import (
+    FILTERED,
+    PARTITIONS,
+    REST_SECONDS_MAX,
+    Crash,
+    Shop,
+    crashing,
+    traffic,
+)
 from tests.integration.work_kit import Bench
+from tests.integration.work_kit import named as sent
 from tests.unit.operate_kit import called, document
-
-PARTITIONS = 2
-REST_SECONDS_MAX = 120.0
-#: Orders that user code makes nothing of.
-FILTERED = 7
-
-
-class Crash(Exception):
-    """A process died here."""
-
-
-def price(record: Record) -> Output | None:
-    """Say something new of every order, and nothing of some."""
-    order = record.json()
-    if order["n"] % FILTERED == 0:
-        return None
-    return record.replace(value={**order, "nonce": uuid.uuid4().hex})
-
-
-@dataclass
-class Shop:
-    """Two stages over a broker, each with a catalog of its own if told so."""
-
-    client: Client
-    kafka: str
-    directory: Path
-    name: str
-    apart: bool = False
-    sent: set[int] = field(default_factory=set)
-
-    @property
-    def orders(self) -> str:
-        return f"{self.name}.orders"
-
-    @property
-    def priced(self) -> str:
-        return f"{self.name}.priced"
-
-    @property
-    def shipped(self) -> str:
-        return f"{self.name}.shipped"
-
-    def specs(self) -> tuple[StageSpec, StageSpec]:
-        first = StageSpec(
-            pipeline=self.name,
-            name="price",
-            reads=self.orders,
-            writes=(self.priced,),
-            call=price,
-            named="header:id",
-            bundle_rows=20,
-        )
-        second = StageSpec(
-            pipeline=self.name,
-            name="ship",
-            reads=self.priced,
-            writes=(self.shipped,),
-            call=price,
-            named="delivery" if self.apart else None,
-            bundle_rows=20,
-        )
-        return first, second
-
-    def file(self, stage: int) -> Path:
-        return self.directory / (f"stage-{stage}.db" if self.apart else "shop.db")
-
-    def plan(self, *stages: int) -> Plan:
-        return Plan(
-            catalog=f"sqlite:{self.file(stages[0])}",
-            kafka=self.kafka,
-            stages=tuple(self.specs()[at] for at in stages),
-            home=str(self.directory / "home"),
-        )
-
-    def plans(self) -> list[Plan]:
-        return [self.plan(0), self.plan(1)] if self.apart else [self.plan(0, 1)]
-
-    def create(self) -> None:
-        for name in (self.orders, self.priced, self.shipped):
-            self.client.create(name, TopicSettings(partitions=PARTITIONS))
-
-    def publish(self, *numbers: int) -> None:
-        """Write orders; an order always goes to the same partition, as a keyed publisher's does."""
-        topic = self.client.describe([self.orders])[self.orders]
-        rows = [
-            Sent(n % PARTITIONS, None, json.dumps({"n": n}).encode(), (("id", b"order-%d" % n),))
-            for n in numbers
-        ]
-        with closing(self.client.producer()) as producer:
-            producer.emit([topic], emissions(rows))
-        self.sent.update(numbers)
-
-    def run(self, at: Callable[[str], None] = lambda _: None) -> None:
-        """Run every stage to its end, senders first."""
-        for plan in self.plans():
-            topics = prepare(plan)
-            with closing(Worker(plan, at=at)) as worker:
-                for spec in plan.stages:
-                    worker.open(spec, range(topics[spec.reads].partitions), {})
-                deadline = time.monotonic() + REST_SECONDS_MAX
-                while worker.turn() or any(lane.lag for lane in worker.progress().lanes):
-                    assert time.monotonic() < deadline, worker.progress()
-
-    def lose(self, stage: int) -> None:
-        """Delete a catalog, and everything that SQLite keeps beside it."""
-        path = self.file(stage)
-        found = list(path.parent.glob(f"{path.name}*"))
-        assert found
-        for one in found:
-            one.unlink()
-
-    def rebuild(self, stages: Sequence[int], terms: Terms | None = None) -> Lost:
-        """Survey, perform, and survey again: nothing must be left to do."""
-        with closing(open_catalog(self.plan(*stages).catalog).store) as store:
-            catalog = open_catalog(store.url)
-            specs = self.plan(*stages).stages
-            lost = survey(catalog, Cluster(self.client), specs, terms)
-            perform(catalog, lost)
-            again = survey(catalog, Cluster(self.client), specs, terms)
-            assert again.lanes == ()
-            catalog.store.close()
-        return lost
-
-    def effects(self, topic: str) -> dict[int, set[bytes]]:
-        """Return by order the ids of what a receiver would take of it."""
-        found: dict[int, set[bytes]] = defaultdict(set)
-        for record in self.bench().records(topic):
-            header = decode_header(record.header(NAME) or b"")
-            assert header is not None
-            found[record.json()["n"]].add(header.id)
-        return found
-
-    def bench(self) -> Bench:
-        return Bench(self.client, Delivery(catalog="memory:", kafka=self.kafka))
-
-    def doubled(self, topic: str) -> dict[int, int]:
-        return {n: len(ids) for n, ids in self.effects(topic).items() if len(ids) > 1}
-
-    def missing(self, topic: str) -> set[int]:
-        due = {n for n in self.sent if n % FILTERED}
-        return due - self.effects(topic).keys()
-
-    def proved(self) -> list[Finding]:
-        """Return what the checker finds wrong with all lanes."""
-        logs = self.bench().logs([self.orders, self.priced, self.shipped])
-        found: list[Finding] = []
-        for plan in self.plans():
-            lanes = {}
-            for spec in plan.stages:
-                for source in self.client.describe([spec.reads])[spec.reads].sources:
-                    due = Frontier.of([(source, logs[source].end)])
-                    lanes[spec.lane(source)] = LaneInput(id_from=spec.id_of(), due=due)
-            mine = {
-                source.topic
-                for spec in plan.stages
-                for name in (spec.reads, *spec.topics)
-                for source in self.client.describe([name])[name].sources
-            }
-            held = {source: log for source, log in logs.items() if source.topic in mine}
-            with closing(open_store(plan.catalog)) as store:
-                found += check(Evidence(store=store, logs=held, lanes=lanes, finished=True))
-        return found
-
-
-def crashing(point: str, after: int) -> Callable[[str], None]:
-    """Let the process die at the `after`th time that it passes a point."""
-    passed: list[str] = []
-
-    def at(name: str) -> None:
-        if name == point:
-            passed.append(name)
-            if len(passed) == after:
-                raise Crash
-
-    return at
 
 
 @pytest.fixture
@@ -221,14 +49,6 @@ def shop(client: Client, kafka: Kafka, unique: Callable[[str], str], tmp_path: P
     made = Shop(client, kafka.bootstrap, tmp_path, unique("shop"))
     made.create()
     return made
-
-
-def traffic(shop: Shop, first: int, last: int) -> None:
-    """Publish orders, some of them twice."""
-    numbers = range(first, last)
-    shop.publish(
-        *(n for at in numbers for n in ((at, at - 4) if at % 5 == 0 and at > first + 4 else (at,)))
-    )
 
 
 @pytest.mark.parametrize("point", [SEALED_NOT_EMITTED, EMITTED_NOT_ACKNOWLEDGED])
@@ -390,6 +210,65 @@ def test_a_process_that_forgot_nothing_is_no_sender_any_more(shop, tmp_path):
     shop.run()
     assert shop.doubled(shop.shipped) == {}
     assert shop.missing(shop.shipped) == set()
+
+
+def test_outputs_that_retention_has_deleted_are_not_made_again(shop, kafka):
+    shop.publish(*range(1, 120))
+    shop.run()
+    admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+    try:
+        admin.delete_records(
+            {TopicPartition(shop.priced, 0): 30, TopicPartition(shop.shipped, 1): 20}
+        )
+    finally:
+        admin.close()
+    before = shop.effects(shop.shipped)
+    shop.lose(0)
+    lost = {lane.lane.removeprefix(f"{shop.name}/"): lane for lane in shop.rebuild([0, 1]).lanes}
+    # Orders that nothing was made of lie among those whose outputs are gone.
+    price, ship = lost[f"price/{shop.orders}-0"], lost[f"ship/{shop.priced}-0"]
+    assert price.taken > 0
+    assert price.ids == price.outputs + price.taken
+    assert ship.gone > 0
+    shop.publish(*range(1, 140))
+    shop.run()
+    assert shop.doubled(shop.priced) == {}
+    assert shop.doubled(shop.shipped) == {}
+    after = shop.effects(shop.shipped)
+    assert all(after[n] == ids for n, ids in before.items())
+    assert {n for n in range(120, 140) if n % FILTERED} <= after.keys()
+
+
+def test_a_stage_that_was_re_keyed(client, kafka, unique, tmp_path):
+    name = unique("clicks")
+    delivery = Delivery(
+        catalog=f"sqlite:{tmp_path / 'clicks.db'}",
+        kafka=kafka.bootstrap,
+        pipeline=unique("shop"),
+        home=str(tmp_path / "home"),
+    )
+    bench = Bench(client, delivery)
+    bench.create(name, 2)
+    bench.create(f"{name}.out", 1)
+    delivery.stage(
+        reads=name, writes=f"{name}.out", name="count", id_from="header:id", dedup="topic"
+    )(lambda record: record.replace(value=(record.value or b"") + uuid.uuid4().bytes))
+    clicks = [f"click-{number}" for number in range(60)]
+    bench.publish(name, [*sent(0, *clicks[:40]), *sent(1, *clicks[20:])])
+    bench.work()
+    assert len(bench.records(f"{name}.out")) == len(clicks)
+    for path in tmp_path.glob("clicks.db*"):
+        path.unlink()
+    catalog = open_catalog(delivery.catalog)
+    lost = survey(catalog, Cluster(client), delivery.stages)
+    perform(catalog, lost)
+    catalog.store.close()
+    assert sum(lane.ids for lane in lost.lanes if "/count/" in lane.lane) == len(clicks)
+    # Publishers repeat themselves in the other partition.
+    bench.publish(name, [*sent(1, *clicks[:40], "new-1"), *sent(0, *clicks[20:], "new-2", "new-1")])
+    bench.work()
+    assert len(bench.records(f"{name}.out")) == len(clicks) + 2
+    assert bench.proved() == []
 
 
 PIPELINE = """

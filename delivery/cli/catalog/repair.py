@@ -201,8 +201,8 @@ def _lost_lines(found: Lost) -> list[str]:
         for lane in found.silent
     ]
     lines += [
-        f"{stage}: nothing can be known, because {why}; it begins as if it never ran, unless its "
-        "progress is kept in a database of yours"
+        f"{stage}: nothing can be known, because {why}; it begins as if it never ran, so its inputs "
+        "may have a second effect, unless its progress is kept in a database of yours"
         for stage, why in found.unknown.items()
     ]
     if found.lanes:

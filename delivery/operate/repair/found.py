@@ -88,7 +88,7 @@ class Lost:
         lanes: what can be rebuilt, senders before receivers.
         present: lanes that the catalog has.
         silent: lanes that left no output: they begin as if they never ran.
-        unknown: stages of which topics say nothing, and why.
+        unknown: stages, or lanes, of which topics say nothing, and why.
     """
 
     lanes: tuple[Lane, ...]

@@ -194,7 +194,12 @@ class _Survey:
         for lane in wanted:
             sight = sights.lanes.get(lane)
             if sight is None or not sight.history:
-                self._silent.append(lane)
+                if sights.cut or sights.holed:
+                    self._unknown[lane] = (
+                        "records are gone from its output topics, maybe all of its"
+                    )
+                else:
+                    self._silent.append(lane)
                 continue
             self._report(f"rebuild {lane}")
             found = self._lane(_Edges(spec, topic, outputs), lane, sight, sights)
@@ -252,7 +257,8 @@ def unfinished(catalog: Catalog, lane: str, row: LaneRow) -> bool:
     """Tell whether a lane is one that a repair has made and not given its ids yet."""
     head = row.head
     return (
-        bool(head.past)
+        not head.state
+        and bool(head.past)
         and row.collected == head.ref.seq
         and catalog.segment_list(lane) is None
         and catalog.seal(lane, head.incarnation_of(head.ref.seq), head.ref.seq) is None
