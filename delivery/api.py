@@ -22,6 +22,7 @@ import xxhash
 from dedup.errors import InvalidUsage
 from dedup.expiry import WINDOW_MS_DEFAULT
 from delivery.host.spec import Conflicts, Plan, StageSpec
+from delivery.life.lives import Lives
 from delivery.naming import IdFrom
 from delivery.watch.serving import Serving
 from delivery.wrap.ends import Ends
@@ -46,7 +47,7 @@ _UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 REKEYED_PARTITIONS = 8
 
 
-class Delivery(Ends):
+class Delivery(Ends, Lives):
     """A pipeline.
 
     Args:

@@ -327,6 +327,9 @@ class Client(Protocol):
             buffer_bytes: what it may hold before anybody asks.
         """
 
+    def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> bool:
+        """Set the offsets of a consumer group that has no members; False if it was refused."""
+
     def producer(self) -> Producer:
         """Return a producer."""
 

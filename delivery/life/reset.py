@@ -233,9 +233,9 @@ def _what(head: Head, target: Frontier, *, forget_ids: bool) -> str:
     again, skipped = _moves(head, target)
     said = []
     if again:
-        said.append(f"{amount(again, 'offset')} are read again")
+        said.append(f"{amount(again, 'offset')} read again")
     if skipped:
-        said.append(f"{amount(skipped, 'offset')} are skipped unread")
+        said.append(f"{amount(skipped, 'offset')} skipped unread")
     if forget_ids:
         said.append("its ids are forgotten")
     return ", ".join(said) or "goes on where it stands"

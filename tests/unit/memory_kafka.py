@@ -50,6 +50,15 @@ class MemoryClient:
         low = Frontier.of((source, self.lows.get(source, 0)) for source in sources)
         return Bounds(low, self.broker.high(list(sources)))
 
+    def at_time(self, _topic: str, sources: Sequence[Source], time_ms: int) -> Frontier:
+        found = {}
+        for source in sources:
+            records = self.broker.read(source, 0, len(self.broker.partitions[source]))
+            first = next((one for one in records if one.timestamp_ms >= time_ms), None)
+            if first is not None:
+                found[source] = first.offset
+        return Frontier.of(found.items())
+
     def consumer(self, **_: Any) -> MemoryConsumer:
         return MemoryConsumer(self)
 

@@ -10,8 +10,14 @@ from delivery.cli import Verbs
 __all__ = ["command"]
 
 command = Verbs(
-    {"list": "delivery.cli.stage.list"},
+    {
+        name: f"delivery.cli.stage.{name.replace('-', '_')}"
+        for name in (
+            *("list", "rename", "reset", "retire"),
+            *("accept-topic", "change-dedup", "leave"),
+        )
+    },
     name="stage",
-    help="Look at the stages of a pipeline, as their catalog knows them.",
+    help="The stages of a pipeline, as their catalog knows them: look at them, change their lives.",
     epilog="Example: `delivery stage list sqlite:shop.db` says which there are and how they stand.",
 )

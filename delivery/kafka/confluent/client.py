@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from typing import Any, Self, TypeVar
 
 from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -140,6 +141,18 @@ class ConfluentClient:
     ) -> ConfluentConsumer:
         """Return a consumer that reads nothing yet."""
         return ConfluentConsumer(self._options, group=group, buffer_bytes=buffer_bytes)
+
+    def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> bool:
+        """Set the offsets of a consumer group; see the port."""
+        parts = [TopicPartition(topic, number, at) for number, at in offsets.items()]
+        answers = self._admin.alter_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group, parts)], request_timeout=ANSWER_SECONDS_MAX
+        )
+        try:
+            said = answers[group].result()
+        except KafkaException:
+            return False  # of the group as a whole: it has members, or may not be changed
+        return all(part.error is None for part in said.topic_partitions)
 
     def producer(self) -> ConfluentProducer:
         """Return a producer."""

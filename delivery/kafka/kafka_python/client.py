@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 from uuid import UUID
 
@@ -19,6 +19,7 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka import errors as k
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.protocol.consumer import IsolationLevel, OffsetSpec
+from kafka.structs import OffsetAndMetadata
 
 from dedup.model import Frontier, Source, TopicId
 from delivery.kafka.kafka_python import errors
@@ -141,6 +142,19 @@ class KafkaPythonClient:
     ) -> KafkaPythonConsumer:
         """Return a consumer that reads nothing yet."""
         return KafkaPythonConsumer(self._options, group=group, buffer_bytes=buffer_bytes)
+
+    def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> bool:
+        """Set the offsets of a consumer group; see the port."""
+        parts = {
+            TopicPartition(topic, number): OffsetAndMetadata(at, "", -1)
+            for number, at in offsets.items()
+        }
+        said = self._told(
+            "set the offsets of a consumer group",
+            group,
+            lambda: self._admin.alter_group_offsets(group, parts),
+        )
+        return all(error is k.NoError for error in said.values())
 
     def producer(self) -> KafkaPythonProducer:
         """Return a producer."""
