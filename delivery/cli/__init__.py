@@ -25,8 +25,8 @@ __all__ = ["VERBS", "main"]
 
 VERBS = (
     *("up", "down", "status", "logs", "doctor"),
-    *("stage", "catalog", "audit", "explain", "replay", "plan"),
-    *("lag", "guarantee", "metrics"),
+    *("stage", "catalog", "audit", "explain", "replay", "plan", "chaos"),
+    *("lag", "guarantee", "top", "metrics", "report", "advice"),
     "spark-options",
 )
 

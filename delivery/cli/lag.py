@@ -81,7 +81,7 @@ def _lines(found: Lag, now_ms: int, *, lanes: bool) -> list[str]:
         rows = [_row(lane.lane, lane, now_ms) for one in found.stages for lane in one.lanes]
         lines += ["", *table(_LANE_TITLES, rows, wide())]
     lines += [
-        f"{one.name}: {number(one.unclaimed)} partitions of its input have no lane yet"
+        f"{one.name}: partitions of its input without a lane yet: {number(one.unclaimed)}"
         for one in found.stages
         if one.unclaimed
     ]

@@ -252,7 +252,7 @@ def _why(stage: StageLag, now_ms: int, late_ms: int) -> tuple[str, str]:
     if (stage.pending_ms or 0) >= (stage.waiting_ms or 0):
         return (
             (
-                f"{stage.pending:,} of its seals are not acknowledged: decided, and not known to be "
+                f"seals of it ({stage.pending:,}) are not acknowledged: decided, and not known to be "
                 "delivered"
             ),
             (
@@ -260,7 +260,7 @@ def _why(stage: StageLag, now_ms: int, late_ms: int) -> tuple[str, str]:
                 "sealed is not lost"
             ),
         )
-    behind = "records" if stage.behind is None else f"{stage.behind:,} records"
+    behind = "records" if stage.behind is None else f"records ({stage.behind:,})"
     if stage.sealed_ms is None or now_ms - stage.sealed_ms >= late_ms:
         return (
             f"{behind} wait for it, and it seals nothing",

@@ -90,7 +90,7 @@ def test_a_partition_without_a_lane_is_behind_by_all_it_holds(house: House) -> N
     house.write("a", "b", partition=1)
     price = looked(house, house.now).stages[0]
     assert (price.unclaimed, price.behind) == (1, 2)
-    assert "1 partitions of its input have no lane yet" in said(house)
+    assert "partitions of its input without a lane yet: 1" in said(house)
 
 
 def test_the_oldest_of_two_stages_holds_up(house: House) -> None:

@@ -6,6 +6,8 @@ What it must not know: any single verb.
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,11 +18,12 @@ from dedup.model import Source
 from delivery.broker import MemoryBroker
 from delivery.operate.opening import opened
 from delivery.watch.lag import Lag, lag
+from delivery.watch.observed import Observed, observe
 from delivery.watch.rows import read_rows
 from delivery.watch.waiting import Doors
-from tests.unit.house import House
+from tests.unit.house import LANE, House
 from tests.unit.memory_kafka import MemoryClient
-from tests.unit.operate_kit import chained, housed
+from tests.unit.operate_kit import SECOND, chained, housed
 
 #: When records without a time of their own were written, and a little after.
 WRITTEN_MS = 1_700_000_000_000
@@ -52,3 +55,28 @@ def looked(house: House, now_ms: int, *, kafka: bool = True) -> Lag:
         rows = read_rows(catalog)
         doors = Doors(Cluster(house.broker)) if kafka else None
         return lag(catalog, rows, doors, now_ms)
+
+
+def busy(house: House, rounds: int = 40) -> None:
+    """Run two stages for some hours: more and fewer records, repeats that come soon and late."""
+    house.broker.create("end")
+    dice = random.Random(7)
+    names: list[str] = []
+    for number in range(rounds):
+        house.now += 240_000
+        fresh = [f"{number}-{at}" for at in range(8 + int(20 * math.sin(number / 6) ** 2))]
+        repeats = dice.sample(names, min(len(names), dice.randrange(4)))
+        names += fresh
+        house.write(*fresh, *repeats, timestamp_ms=house.now - dice.randrange(20, 3_000))
+        house.done(house.runner(), cut=dice.choice((3, 8, 20)))
+        house.done(
+            house.runner(SECOND, reads="out", writes=("end",), senders=(LANE,)),
+            topic="out",
+            cut=12,
+        )
+
+
+def observed(house: House, *, kafka: bool = True, home: Path | None = None) -> Observed:
+    """Look at all of a house."""
+    client = Cluster(house.broker) if kafka else None
+    return observe(house.catalog(), client, house.now + 90_000, home=home)

@@ -1,0 +1,92 @@
+"""`delivery report`: what stages did, as one HTML page.
+
+What it is: words around `delivery.watch.observed` and `delivery.watch.page`.
+What it must not know: what is on the page.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from dedup.errors import InvalidUsage
+from delivery.cli.durations import DURATION
+from delivery.cli.output import Output, verb
+from delivery.cli.tables import number, size
+from delivery.cli.watching import places, watching_options
+
+
+@click.command(
+    epilog="Example: `delivery report sqlite:shop.db --kafka localhost:9092 -o report.html`."
+)
+@watching_options
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("report.html"),
+    help="The file; report.html. One that is there is replaced.",
+)
+@click.option("--since", type=DURATION, help="Only what was sealed in the last 24h, say; else all.")
+@click.option(
+    "--home",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="This host's directory of indexes, Delivery(home=...): filters are shown too.",
+)
+@verb
+def command(
+    out: Output,
+    *,
+    url: str,
+    kafka: str | None,
+    kafka_config: Path | None,
+    client: str | None,
+    output: Path,
+    since: int | None,
+    home: Path | None,
+) -> None:
+    """Write a page about the stages of the catalog at URL: rates, delays, repeats, lag, advice.
+
+    The page is one file that loads nothing, so it opens without a network and can be sent to
+    anybody. With --kafka it says what waits in topics, and how late repeats come.
+    """
+    from delivery.watch.observed import observe  # noqa: PLC0415  keeps --help light
+    from delivery.watch.page import page  # noqa: PLC0415  see above
+
+    now_ms = time.time_ns() // 1_000_000
+    with places(url, kafka, kafka_config, client) as at:
+        seen = observe(
+            at.catalog,
+            at.client,
+            now_ms,
+            since_ms=now_ms - since if since else 0,
+            home=home,
+            report=out.step,
+        )
+    text = page(seen).encode()
+    try:
+        unfinished = output.with_name(f".{output.name}.unfinished")
+        unfinished.write_bytes(text)
+        unfinished.replace(output)
+    except OSError as error:
+        raise InvalidUsage(
+            "write a report",
+            str(output),
+            f"{error.strerror or error}; nothing is there now that was not before: name another file",
+        ) from error
+    seals = sum(one.total("seals") for one in seen.history.stages)
+    out.result(
+        f"{output}: {number(len(seen.history.stages))} stages, {number(seals)} seals, "
+        f"{size(len(text))}; open it in a browser",
+        {
+            "catalog": seen.catalog,
+            "kafka": seen.with_kafka,
+            "file": str(output),
+            "size": len(text),
+            "stages": [one.name for one in seen.history.stages],
+            "seals": seals,
+            "advice": len(seen.advice),
+        },
+    )
