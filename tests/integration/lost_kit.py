@@ -58,6 +58,8 @@ class Shop:
     directory: Path
     name: str
     apart: bool = False
+    #: Of a catalog that is in no file.
+    url: str = ""
     sent: set[int] = field(default_factory=set)
 
     @property
@@ -98,7 +100,7 @@ class Shop:
 
     def plan(self, *stages: int) -> Plan:
         return Plan(
-            catalog=f"sqlite:{self.file(stages[0])}",
+            catalog=self.url or f"sqlite:{self.file(stages[0])}",
             kafka=self.kafka,
             stages=tuple(self.specs()[at] for at in stages),
             home=str(self.directory / "home"),

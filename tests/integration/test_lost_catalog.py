@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
+from dedup.catalog.catalog import Catalog
 from dedup.catalog.open import open_catalog
 from delivery import Delivery
 from delivery.checker import Kind
@@ -237,6 +238,25 @@ def test_outputs_that_retention_has_deleted_are_not_made_again(shop, kafka):
     after = shop.effects(shop.shipped)
     assert all(after[n] == ids for n, ids in before.items())
     assert {n for n in range(120, 140) if n % FILTERED} <= after.keys()
+
+
+def test_a_lost_file_is_rebuilt_in_cassandra(shop, cassandra, unique):
+    traffic(shop, 1, 150)
+    with pytest.raises(Crash):
+        shop.run(crashing(EMITTED_NOT_ACKNOWLEDGED, 3))
+    shop.lose(0)
+    url = f"cassandra://{cassandra.contact_points[0]}:{cassandra.port}/{unique('rebuilt')}"
+    with closing(open_catalog(url).store) as store:
+        catalog = Catalog(store)
+        perform(catalog, survey(catalog, Cluster(shop.client), shop.specs()))
+        assert survey(catalog, Cluster(shop.client), shop.specs()).lanes == ()
+    shop.url = url
+    shop.publish(*range(1, 150, 2))
+    traffic(shop, 150, 170)
+    shop.run()
+    assert shop.doubled(shop.shipped) == {}
+    assert shop.missing(shop.shipped) == set()
+    assert shop.proved() == []
 
 
 def test_a_stage_that_was_re_keyed(client, kafka, unique, tmp_path):

@@ -24,6 +24,7 @@ command = Verbs(
     help="""Look at a catalog and look after it: what it holds, what may go, whether it is whole.
 
 A catalog is named by its URL, as for stages: sqlite:shop.db or cassandra://host:9042/shop. Every
-verb may run beside live jobs.""",
+verb may run beside live jobs, but those that put another catalog in place of one: restore, migrate,
+and repair with --pipeline.""",
     epilog="Example: `delivery catalog inspect sqlite:shop.db` says how every lane stands.",
 )
