@@ -46,6 +46,8 @@ class Audited:
         unproved: lanes that could not be, and why.
         records, inputs: records in all topics, and those that proved lanes have read; of those
             alone that were looked at now.
+        repeats, dropped: inputs that repeat an earlier one, as the topics show it, and inputs that
+            took no effect, as the seals say; of lanes that were proved over columns.
         looked_closer: lanes that were looked at record by record, and what was unusual there.
         buckets: running digests of what was proved now, by lane and time of the seals.
         next: what the next audit may begin with.
@@ -56,6 +58,8 @@ class Audited:
     unproved: Mapping[str, str]
     records: int
     inputs: int
+    repeats: int = 0
+    dropped: int = 0
     looked_closer: Mapping[str, str] = field(default_factory=dict)
     buckets: Mapping[str, Mapping[int, Bucket]] = field(default_factory=dict)
     next: Proved = field(default_factory=Proved)
@@ -73,6 +77,8 @@ class Audited:
             "verdict": self.verdict,
             "records": self.records,
             "inputs": self.inputs,
+            "repeats": self.repeats,
+            "dropped": self.dropped,
             "proved": dict(self.proved),
             "unproved": dict(self.unproved),
             "looked_closer": [
@@ -163,6 +169,8 @@ class _Auditing:
             unproved=self._unproved,
             records=sum(records.values()),
             inputs=gathering.inputs + sum(one.inputs for one in proving.proofs.values()),
+            repeats=sum(one.repeats for one in proving.proofs.values()),
+            dropped=sum(one.dropped for one in proving.proofs.values()),
             looked_closer={lane: str(doubt) for lane, doubt in proving.doubts.items()},
             buckets={
                 lane: proof.buckets for lane, proof in proving.proofs.items() if lane not in wrong

@@ -32,10 +32,9 @@ from dedup.model import Counts, Source
 from delivery.batch import Emissions
 from delivery.checker import Evidence, LaneInput, Log, check
 from delivery.header import NAME, decode_header
-from delivery.host.killing import VARIABLE, VICTIM_SUFFIX
+from delivery.host.killing import VARIABLE
 from delivery.kafka.opening import open_client
 from delivery.kafka.port import Client, TopicSettings
-from delivery.points import POINTS
 from delivery.records import Record
 from tests.acceptance.lifeline import LIFELINES
 from tests.acceptance.pricing import Pipeline
@@ -199,42 +198,6 @@ def until(
             said = of.said.read_text()[-SAID_CHARACTERS:] if of else ""
             raise AssertionError(f"waited {seconds_max} s in vain for: {what}\n{said}")
         time.sleep(POLL_SECONDS)
-
-
-@dataclass(frozen=True, slots=True)
-class Kills:
-    """One kill for each point, each when it is asked for.
-
-    A marker that is there prevents a kill; taken away, it lets the next process die that comes past.
-    """
-
-    directory: Path
-
-    def __post_init__(self) -> None:
-        """Let nobody die yet."""
-        self.directory.mkdir()
-        for point in POINTS:
-            self.marker(point).touch()
-
-    def marker(self, point: str) -> Path:
-        """Return the file that prevents a point's kill, or says who died."""
-        return self.directory / point
-
-    @property
-    def kill_at(self) -> str:
-        """What processes are told."""
-        return ",".join(f"{point}:{self.marker(point)}" for point in POINTS)
-
-    def arm(self, point: str, victim: str = "") -> None:
-        """Let whoever passes a point die there, and a victim with it."""
-        marker = self.marker(point)
-        marker.with_name(marker.name + VICTIM_SUFFIX).write_text(victim)
-        marker.unlink()
-
-    def happened(self, point: str) -> bool:
-        """Tell whether somebody has died at a point since it was armed."""
-        marker = self.marker(point)
-        return marker.exists() and marker.read_text().startswith(f"{point} ")
 
 
 def publish(client: Client, topic: str, rows: Sequence[Row]) -> None:

@@ -29,9 +29,10 @@ import psutil
 
 from dedup.errors import Indeterminate, Unavailable
 from delivery.kafka.opening import open_client
+from delivery.operate.dying import EXECUTOR, PYTHON_WORKER, Kills, below
 from delivery.points import POINTS
 from delivery.services.ephemeral import Services, ephemeral
-from tests.acceptance.kit import Effects, Kills, Trial, Worker, judge, publish, shares
+from tests.acceptance.kit import Effects, Trial, Worker, judge, publish, shares
 from tests.acceptance.lifeline import LIFELINES
 from tests.acceptance.pricing import Pipeline
 from tests.acceptance.worker import AWAY
@@ -149,18 +150,15 @@ class Soak:
         return True
 
     def _kill_task(self) -> bool:
-        return self._kill_below("pyspark.worker")
+        return self._kill_below(PYTHON_WORKER)
 
     def _kill_executor(self) -> bool:
-        return self._kill_below("CoarseGrainedExecutorBackend")
+        return self._kill_below(EXECUTOR)
 
     def _kill_below(self, what: str) -> bool:
         """Kill one of the driver's processes; False if it has none of that kind just now."""
+        leaves = below(self._driver.process.pid, what)
         with suppress(psutil.NoSuchProcess):
-            below = psutil.Process(self._driver.process.pid).children(recursive=True)
-            leaves = [one for one in below if what in " ".join(_command(one))]
-            if what == "pyspark.worker":
-                leaves = [one for one in leaves if not one.children()]
             if leaves:
                 self._chance.choice(leaves).kill()
                 return True
@@ -172,7 +170,7 @@ class Soak:
         deadline = time.monotonic() + POINT_SECONDS_MAX
         while not self._points.happened(point):
             if time.monotonic() > deadline:
-                self._points.marker(point).touch()
+                self._points.disarm(point)
                 return self._points.happened(point)
             self._revive()
             time.sleep(0.05)
@@ -209,14 +207,6 @@ class Soak:
         ("node of the catalog", _kill_node),
         (PAUSE, _pause_worker),
     )
-
-
-def _command(process: psutil.Process) -> list[str]:
-    try:
-        found: list[str] = process.cmdline()
-    except psutil.Error:
-        return []
-    return found
 
 
 def killed(kills: Counter[str]) -> int:

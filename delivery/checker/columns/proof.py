@@ -62,12 +62,16 @@ class Proof:
 
     Attributes:
         inputs: how many records were held against its seals.
+        repeats: how many of them repeat an earlier one.
+        dropped: how many took no effect, as the seals say.
         base: from which the next proof may begin.
         buckets: what this one has proved anew, by the time of the seals.
         late: what is not as it is due, if everything had to be finished.
     """
 
     inputs: int
+    repeats: int
+    dropped: int
     base: Base
     buckets: dict[int, Bucket]
     late: tuple[Finding, ...] = ()
@@ -104,6 +108,8 @@ def prove(
         check_finished(World(ground.world.evidence, late), book, asked.due)
     return Proof(
         inputs=len(inputs.seqs) - inputs.known,
+        repeats=int((~inputs.fresh & (inputs.seqs >= 0)).sum()),
+        dropped=sum(seal.counts.duplicate + seal.counts.remnant for seal in book.seals.values()),
         base=_next(book, inputs, sent, base),
         buckets=_buckets(book, inputs),
         late=tuple(late.found),

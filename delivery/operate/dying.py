@@ -1,0 +1,106 @@
+"""Deaths on purpose: at a named point, or of a process somewhere below another one.
+
+What it is: `Kills`, a kill for each named point when it is asked for, and `below`, which finds the
+processes of Spark under a driver.
+What it must not know: what dies for which reason, who starts it again.
+
+Invariants:
+    Only processes below the one that is named are ever found.
+    A marker that is there prevents a kill, so that nobody dies before it is asked for.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from delivery.host.killing import VICTIM_SUFFIX
+from delivery.points import POINTS
+
+__all__ = ["EXECUTOR", "PYTHON_WORKER", "Kills", "below", "tree"]
+
+#: What stands in the command lines of Spark's processes.
+PYTHON_WORKER = "pyspark.worker"
+EXECUTOR = "CoarseGrainedExecutorBackend"
+#: Workers are forked from one that is started ahead of them, and carry its command line.
+_DAEMON = "pyspark.worker"
+
+
+@dataclass(frozen=True, slots=True)
+class Kills:
+    """One kill for each point, each when it is asked for.
+
+    A marker that is there prevents a kill; taken away, it lets the next process die that comes past.
+    """
+
+    directory: Path
+
+    def __post_init__(self) -> None:
+        """Let nobody die yet."""
+        self.directory.mkdir()
+        for point in POINTS:
+            self.marker(point).touch()
+
+    def marker(self, point: str) -> Path:
+        """Return the file that prevents a point's kill, or says who died."""
+        return self.directory / point
+
+    @property
+    def kill_at(self) -> str:
+        """What processes are told."""
+        return ",".join(f"{point}:{self.marker(point)}" for point in POINTS)
+
+    def arm(self, point: str, victim: str = "") -> None:
+        """Let whoever passes a point die there, and a victim with it."""
+        marker = self.marker(point)
+        marker.with_name(marker.name + VICTIM_SUFFIX).write_text(victim)
+        marker.unlink()
+
+    def disarm(self, point: str) -> None:
+        """Let nobody die at a point any more."""
+        self.marker(point).touch()
+
+    def happened(self, point: str) -> bool:
+        """Tell whether somebody has died at a point since it was armed."""
+        marker = self.marker(point)
+        return marker.exists() and marker.read_text().startswith(f"{point} ")
+
+
+def below(pid: int, what: str) -> list[psutil.Process]:
+    """Return the processes of a kind under another one; none if there are none just now."""
+    wanted = (what, _DAEMON) if what == PYTHON_WORKER else (what,)
+    with suppress(psutil.NoSuchProcess):
+        found = [
+            one
+            for one in psutil.Process(pid).children(recursive=True)
+            if any(text in " ".join(_command(one)) for text in wanted)
+        ]
+        if what == PYTHON_WORKER:
+            found = [one for one in found if not _children(one)]
+        return found
+    return []
+
+
+def tree(pid: int) -> list[psutil.Process]:
+    """Return a process and all below it."""
+    with suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        return [root, *root.children(recursive=True)]
+    return []
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        found: list[str] = process.cmdline()
+    except psutil.Error:
+        return []
+    return found
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    with suppress(psutil.Error):
+        return list(process.children())
+    return []
