@@ -1,6 +1,6 @@
 # Everything this project can do for you. `make` alone prints the list.
 .POSIX:
-.PHONY: help setup jars demo test check fmt lint type crash soak bench docs lock clean
+.PHONY: help setup jars demo test check fmt lint type crash soak bench docs lock clean docs-check
 
 BIN = .venv/bin
 SETUP = .ci/setup
@@ -10,7 +10,7 @@ MKDOCS = mkdocs==1.6.1
 MATERIAL = mkdocs-material==9.6.23
 
 help: ## Print this list
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do printf '  make %-8s %s\n' "$$target" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do printf '  make %-10s %s\n' "$$target" "$$text"; done
 
 setup: ## Bring .venv to what requirements.lock says; a second run does nothing
 	@$(SETUP)
@@ -44,6 +44,9 @@ crash: setup jars ## The slow tests: crashes, in depth (up to an hour)
 
 soak: setup jars ## Kill everything at random for ten minutes and judge what came out; SOAK_SECONDS, SOAK_SEED
 	@$(BIN)/python -m tests.acceptance.soak
+
+docs-check: setup ## Look at the report in a real browser, light and dark, on a phone and a desk; pictures in .cache/looks
+	@$(BIN)/python -m tests.acceptance.looks
 
 bench: setup jars ## Measure, beside the barest thing that does the same; BENCH="NAME... --quick" narrows it
 	@$(BIN)/python -m bench $(BENCH)

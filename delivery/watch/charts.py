@@ -64,8 +64,8 @@ def lines(title: str, said: str, axis: Axis, series: Series, words: Words = shor
     # The first series is drawn last, so that it is seen where several are equal.
     for number, (_, values) in reversed(list(enumerate(series))):
         body += [
-            f'<path class="line c{number}" d="{path}"/>'
-            for path in _paths(values, axis.slices, top)
+            f'<path class="line{spot} c{number}" d="{path}"/>'
+            for path, spot in _paths(values, axis.slices, top)
         ]
     body.append(_hovers(axis, series, words))
     return figure(title, said, _svg(title, said, body), [name for name, _ in series])
@@ -169,8 +169,8 @@ def _times(axis: Axis) -> str:
     )
 
 
-def _paths(values: Sequence[float], slices: int, top: float) -> list[str]:
-    """Return the stretches of a line between its gaps."""
+def _paths(values: Sequence[float], slices: int, top: float) -> list[tuple[str, str]]:
+    """Return the stretches of a line between its gaps, and what a stretch of one point is."""
     found: list[list[str]] = [[]]
     for at, value in enumerate(values):
         if isnan(value):
@@ -180,7 +180,11 @@ def _paths(values: Sequence[float], slices: int, top: float) -> list[str]:
         y = HEIGHT - _BOTTOM - min(value, top) / top * _DOWN
         found[-1].append(f"{x:.1f} {y:.1f}")
     # A single point is drawn as the shortest line there is, which a round cap makes a dot.
-    return ["M" + "L".join(one if len(one) > 1 else one * 2) for one in found if one]
+    return [
+        ("M" + "L".join(one if len(one) > 1 else one * 2), "" if len(one) > 1 else " spot")
+        for one in found
+        if one
+    ]
 
 
 def _hovers(axis: Axis, series: Series, words: Words) -> str:

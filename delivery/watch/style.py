@@ -43,6 +43,7 @@ svg{display:block;width:100%;height:auto;overflow:visible}
 .grid{stroke:var(--rule);stroke-width:1}
 .tick,.label{fill:var(--soft);font-size:10.5px}.label{font-size:11px;fill:var(--ink)}
 .line{fill:none;stroke:currentColor;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}
+.spot{stroke-width:4}
 .bar{fill:currentColor}.hover{fill:transparent}.hover:hover{fill:var(--soft);fill-opacity:.14}
 .c0{color:var(--c0)}.c1{color:var(--c1)}.c2{color:var(--c2)}.c3{color:var(--c3)}
 .legend{list-style:none;display:flex;flex-wrap:wrap;gap:.1rem .9rem;margin:.45rem 0 0;padding:0;
