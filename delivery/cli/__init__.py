@@ -25,7 +25,7 @@ __all__ = ["VERBS", "main"]
 
 VERBS = (
     *("up", "down", "status", "logs", "doctor"),
-    *("stage", "catalog", "audit", "explain", "replay", "plan", "chaos"),
+    *("stage", "catalog", "audit", "explain", "replay", "plan", "chaos", "differences"),
     *("lag", "guarantee", "top", "metrics", "report", "advice"),
     "spark-options",
 )
