@@ -30,6 +30,7 @@ from dedup.formats.envelope import Kind, Reader, Writer, unwrap, wrap, wrapped_b
 from dedup.ids import minted_many
 from dedup.model import IDENTITY_BYTES, Attempt, HeadRef, Incarnation
 from delivery.batch import Emissions, Rows
+from delivery.buffers import blobs, numbers
 from delivery.header import NAME, encode_headers
 from delivery.protocol.senders import Mark
 from delivery.records import Headers
@@ -131,31 +132,27 @@ def content_digest(rows: Rows) -> bytes:
 
 
 def _columns(rows: Rows) -> pa.RecordBatch:
-    columns = (
-        rows.edges,
-        rows.partitions,
-        rows.parent_partitions,
-        rows.parent_offsets,
-        rows.kept_ids,
-        rows.keys,
-        rows.values,
-    )
-    arrays = [
-        pa.array(column, type=field.type) for column, field in zip(columns, _SCHEMA, strict=False)
-    ]
+    ints = (rows.edges, rows.partitions, rows.parent_partitions, rows.parent_offsets)
+    byte_strings = (rows.kept_ids, rows.keys, rows.values)
+    kinds = iter(_SCHEMA.types)
+    arrays = [numbers(column, next(kinds)) for column in ints]
+    arrays += [blobs(column, next(kinds)) for column in byte_strings]
     return pa.RecordBatch.from_arrays([*arrays, _header_column(rows.headers)], schema=_SCHEMA)
 
 
 def _header_column(headers: Sequence[Headers]) -> pa.Array:
     """Return the headers as Arrow has them; almost no output has any."""
-    if not any(headers):
-        empty = pa.StructArray.from_arrays(
-            [pa.array([], pa.string()), pa.array([], pa.binary())], fields=list(_HEADERS.value_type)
-        )
-        zeros = pa.array(np.zeros(len(headers) + 1, dtype=np.int32))
-        return pa.ListArray.from_arrays(zeros, empty, type=_HEADERS)
-    listed = [[{"name": name, "value": value} for name, value in pairs] for pairs in headers]
-    return pa.array(listed, type=_HEADERS)
+    pairs = [pair for some in headers for pair in some]
+    flat = pa.StructArray.from_arrays(
+        [
+            blobs([name.encode() for name, _ in pairs], pa.string()),
+            blobs([value for _, value in pairs], pa.binary()),
+        ],
+        fields=list(_HEADERS.value_type),
+    )
+    ends = np.zeros(len(headers) + 1, dtype=np.int32)
+    np.cumsum(np.fromiter(map(len, headers), np.int32, len(headers)), out=ends[1:])
+    return pa.ListArray.from_arrays(numbers(ends, pa.int32()), flat, type=_HEADERS)
 
 
 def _weights(table: pa.RecordBatch) -> npt.NDArray[np.int64]:
@@ -165,15 +162,19 @@ def _weights(table: pa.RecordBatch) -> npt.NDArray[np.int64]:
     if len(headers.values):
         each = _lengths(headers.values.field("name")) + _lengths(headers.values.field("value"))
         total = np.concatenate(([0], np.cumsum(each)))
-        ends = np.asarray(headers.offsets)
+        ends = _ends(headers)
         weights += total[ends[1:]] - total[ends[:-1]]
     return weights
 
 
 def _lengths(column: pa.Array) -> npt.NDArray[np.int64]:
-    """Return the length of each value of an array just made, so that its buffers begin with it."""
-    offsets = np.frombuffer(column.buffers()[1], dtype=np.int32, count=len(column) + 1)
-    return np.diff(offsets).astype(np.int64)
+    """Return the length of each value."""
+    return np.diff(_ends(column)).astype(np.int64)
+
+
+def _ends(column: pa.Array) -> npt.NDArray[np.int32]:
+    """Return where values end, of an array just made, so that its buffers begin with it."""
+    return np.frombuffer(column.buffers()[1], dtype=np.int32, count=len(column) + 1)
 
 
 def _cuts(weights: npt.NDArray[np.int64]) -> Iterator[int]:
