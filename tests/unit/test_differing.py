@@ -12,7 +12,7 @@ import pytest
 from dedup.catalog.store import Blob
 from dedup.model import Attempt, Seal, Slot
 from delivery.batch import Row, Rows
-from delivery.operate.differing import StageDifferences, _rows, differences
+from delivery.operate.differing import StageDifferences, _of_values, _rows, differences
 from delivery.outputs import Origin, content_digest, decode_outputs, encode_outputs
 from delivery.records import Output
 from tests.unit.house import LANE, House
