@@ -24,6 +24,7 @@ from dedup.collect import Keep, collect
 from dedup.errors import Indeterminate, InvalidUsage, Unavailable
 from dedup.expiry import WINDOW_MS_MAX
 from dedup.model import (
+    Ack,
     Attempt,
     Frontier,
     Head,
@@ -38,6 +39,7 @@ from dedup.model import (
 from delivery.kafka.port import Topic
 from delivery.life import points
 from delivery.life.change import Change, LaneChange
+from delivery.life.deeds import as_brought_in
 from delivery.life.undertaking import TRIES_MAX, Hands
 from delivery.life.words import amount, positions
 from delivery.operate.opening import database_of, name_of
@@ -211,19 +213,23 @@ def _refuse(rows: Mapping[str, LaneRow], lanes: list[str], over: _Over) -> None:
 def _take_over(hands: Hands, lane: str, over: _Over) -> None:
     catalog = hands.catalog
     for _ in range(TRIES_MAX):
-        # What was made of the old topic, or went into it, is not there to be held against anything.
-        collect(catalog, lane, Keep(window_ms=WINDOW_MS_MAX))
-        hands.at(points.COLLECTED)
         row = catalog.load(lane)
         assert row is not None, "a lane is never deleted"
         if not over.old.intersection(row.head.writes) and not _reads(row, over):
             return
+        # What was made of the old topic, or went into it, is not there to be held against anything.
+        collect(catalog, lane, Keep(window_ms=WINDOW_MS_MAX))
+        if _reads(row, over):
+            as_brought_in(hands, lane, hands.fresh())
+        hands.at(points.COLLECTED)
+        row = catalog.load(lane)
+        assert row is not None, "a lane is never deleted"
         head = _taken_over(row.head, over)
         ref = HeadRef(Incarnation(hands.fresh()), row.head.ref.seq, Attempt(hands.fresh()))
         past = (*head.past, Kept(row.head.ref.incarnation, row.head.ref.seq))
         moved = LaneRow(
             head=replace(head, ref=ref, past=past),
-            ack=replace(row.ack, incarnation=ref.incarnation),
+            ack=Ack(ref.incarnation, row.ack.seq, _elsewhere(row.ack.delivered, over)),
             collected=row.collected,
         )
         hands.at(points.CONCLUDES)
@@ -236,6 +242,11 @@ def _take_over(hands: Hands, lane: str, over: _Over) -> None:
     raise Unavailable(
         _OP, lane, "it moves on all the time; what was done is done: run the same again"
     )
+
+
+def _elsewhere(delivered: Frontier, over: _Over) -> Frontier:
+    """Return what was delivered to other topics: nothing of it is in the new one."""
+    return Frontier.of((source, at) for source, at in delivered if source.topic not in over.old)
 
 
 def _taken_over(head: Head, over: _Over) -> Head:

@@ -24,30 +24,28 @@ from typing import Literal
 import numpy as np
 
 from dedup.arrays import Ids, contains, sorted_unique, to_raw
-from dedup.catalog.store import Blob
 from dedup.errors import InvalidUsage
-from dedup.formats.segment import Bucket, Origin, Part, segment_chunks
+from dedup.formats.segment import Bucket, Origin, Part
 from dedup.model import (
     IDENTITY_BYTES,
     LANE_NAME_BYTES_MAX,
     Frontier,
     Head,
     LaneRow,
-    SegmentList,
     TopicId,
 )
-from dedup.seeding import SEED_IDS_MAX, Beginning, Seeds, begin
+from dedup.seeding import SEED_IDS_MAX, Beginning, Seeds, begin, begun_as
 from delivery.kafka.partitioner import partitions_of
 from delivery.kafka.port import Topic
 from delivery.life import points
 from delivery.life.change import Change, LaneChange
-from delivery.life.deeds import copy, drain, ids_of, parts_of, seed_slot, united
+from delivery.life.deeds import bring_in, drain, ids_of, parts_of, put_apart
 from delivery.life.rename import moved_row
 from delivery.life.survey import Surveyed, front_of, survey
 from delivery.life.undertaking import Hands, Undertaking, undertake
 from delivery.life.words import positions
 from delivery.operate.opening import name_of
-from delivery.protocol.rest import Kind
+from delivery.protocol.rest import Kind, rest_of
 
 __all__ = ["change_dedup"]
 
@@ -132,24 +130,30 @@ def _to_topic(found: Surveyed, work: Undertaking) -> _Plan:
 
 def _perform_topic(work: Undertaking, found: Surveyed, plan: _Plan, internal: Topic) -> None:
     hands = work.hands
-    for lane in sorted(plan.moves):
+    lanes = sorted(plan.moves)
+    for lane in lanes:
         work.settle(lane)
-    for lane in sorted(plan.moves):
-        if not work.done(lane):
+    if not any(work.done(lane) for lane in lanes):
+        for lane in lanes:
             drain(hands, lane)
-    if not all(work.done(lane) for lane in plan.moves):
-        _move(work, plan.moves)
-        # Every lane below is made by one write, and a lane that is there was made by this: no other
-        # could be made while those of the stage rest.
-        _begin_behind(work, found, plan, internal)
-    for name in sorted(plan.moves.values()):
-        work.conclude(name, partial(_writing, (internal.id,)))
-    for lane in sorted(plan.moves):
+        for lane in lanes:
+            _succeed(work, plan.moves[lane], _row(hands, lane), parts_of(hands, lane))
+        behind = _begin_behind(work, found, plan, internal)
+        for lane in lanes:
+            work.conclude(plan.moves[lane], partial(_as, _row(hands, lane).head, (internal.id,), 0))
+        for name, head in behind.items():
+            work.conclude(name, partial(_as, head, head.writes, 0))
+    for lane in lanes:
         work.conclude(lane, last=Kind.REKEYED)
 
 
-def _begin_behind(work: Undertaking, found: Surveyed, plan: _Plan, internal: Topic) -> None:
-    """Let the stage begin behind re-keying, each lane with the ids that fall to it."""
+def _begin_behind(
+    work: Undertaking, found: Surveyed, plan: _Plan, internal: Topic
+) -> dict[str, Head]:
+    """Let the stage begin behind re-keying, each lane with the ids that fall to it.
+
+    Returns the lanes that were there before and rest for this, with what they are to be.
+    """
     hands = work.hands
     rows = [_row(hands, lane) for lane in plan.moves]
     lane_time = max(row.head.lane_time_ms for row in rows)
@@ -157,23 +161,32 @@ def _begin_behind(work: Undertaking, found: Surveyed, plan: _Plan, internal: Top
     raw = to_raw(ids)
     keys = [raw[at : at + IDENTITY_BYTES] for at in range(0, len(raw), IDENTITY_BYTES)]
     placed = partitions_of(keys, [0] * len(keys), [0] * len(keys), internal.partitions)
-    ends = hands.cluster.bounds(internal).high
+    ends, mark = hands.cluster.bounds(internal).high, f"rekeyed-{work.rest.intent.hex()}"
+    before = {}
     for source in internal.sources:
         mine = ids[placed == source.partition] if len(ids) else ids
+        lane = f"{found.name}/{internal.name}-{source.partition}"
         beginning = Beginning(
             start=Frontier.of([(source, ends.at(source) or 0)]),
             topics=((internal.name, internal.id),),
             writes=rows[0].head.writes,
             lane_time_ms=lane_time,
-            mark=f"rekeyed-{work.rest.intent.hex()}",
+            mark=mark,
         )
-        lane = f"{found.name}/{internal.name}-{source.partition}"
-        begin(hands.catalog, lane, beginning, Seeds.of(mine, lane_time), hands.fresh)
-        hands.at(points.ADOPTED)
-
-
-def _writing(topics: tuple[TopicId, ...], head: Head) -> Head:
-    return replace(head, writes=topics)
+        if begun_as(hands.catalog, lane) in (None, mark):
+            begin(hands.catalog, lane, beginning, Seeds.of(mine, lane_time), hands.fresh)
+            hands.at(points.ADOPTED)
+            continue
+        row = _row(hands, lane)
+        before[lane] = replace(
+            row.head,
+            frontier=beginning.start,
+            topics=beginning.topics,
+            writes=beginning.writes,
+            lane_time_ms=max(lane_time, row.head.lane_time_ms),
+        )
+        _succeed(work, lane, row, _external(mine, lane_time))
+    return before
 
 
 # Back to partitions ---------------------------------------------------------------------------
@@ -222,11 +235,11 @@ def _perform_partition(work: Undertaking, found: Surveyed, plan: _Plan) -> None:
         for lane in every:
             drain(hands, lane)
         _gather(work, plan)
-    behind = [_row(hands, lane).head for lane in plan.others]
-    time = max((head.lane_time_ms for head in behind), default=0)
-    writes = behind[0].writes if behind else ()
-    for name in sorted(plan.moves.values()):
-        work.conclude(name, partial(_plain, writes, time))
+        behind = [_row(hands, lane).head for lane in plan.others]
+        time = max((head.lane_time_ms for head in behind), default=0)
+        writes = behind[0].writes if behind else ()
+        for lane, name in sorted(plan.moves.items()):
+            work.conclude(name, partial(_as, _row(hands, lane).head, writes, time))
     # Those in front last: while one of them rests for this, it is known to be under way.
     for lane in (*sorted(plan.others), *sorted(plan.moves)):
         work.conclude(lane, last=Kind.REKEYED)
@@ -239,44 +252,55 @@ def _gather(work: Undertaking, plan: _Plan) -> None:
     behind = sorted_unique(np.concatenate(every)) if every else np.empty((0, 2), dtype=np.uint64)
     time = max((_row(hands, lane).head.lane_time_ms for lane in plan.others), default=0)
     for lane, name in sorted(plan.moves.items()):
-        work.adopted(name, moved_row(_row(hands, lane), work.state(lane)))
-        if work.done(name) or hands.catalog.segment_list(name) is not None:
-            continue
-        own = parts_of(hands, lane)
-        parts = united([*own, *_without(behind, ids_of(hands, lane), time)])
-        if sum(part.count for part in parts) > SEED_IDS_MAX:
-            raise _too_many(name)
-        head = _row(hands, name).head
-        slot = seed_slot(head, name, work.rest.intent)
-        slots = (slot,) if parts else ()
-        if parts:
-            hands.catalog.store.put(Blob.SEGMENT, slot, segment_chunks(parts))
-        listed = SegmentList(version=1, upto=head.ref.seq, slots=slots)
-        hands.catalog.replace_segment_list(name, None, listed)
-        hands.at(points.COPIED)
-
-
-def _without(ids: Ids, known: Ids, time_ms: int) -> Sequence[Part]:
-    """Return ids as external ones of now, but for those that are known."""
-    rest = ids[~contains(known, ids)] if len(known) and len(ids) else ids
-    return [Part(Bucket.at(Origin.EXTERNAL, time_ms), to_raw(rest))] if len(rest) else []
-
-
-def _plain(writes: tuple[TopicId, ...], time_ms: int, head: Head) -> Head:
-    return replace(head, writes=writes, lane_time_ms=max(head.lane_time_ms, time_ms))
+        known = ids_of(hands, lane)
+        rest = behind[~contains(known, behind)] if len(known) and len(behind) else behind
+        parts = [*parts_of(hands, lane), *_external(rest, time)]
+        _succeed(work, name, _row(hands, lane), parts)
 
 
 # Both -----------------------------------------------------------------------------------------
 
 
-def _move(work: Undertaking, moves: dict[str, str]) -> None:
-    hands = work.hands
-    for lane, name in sorted(moves.items()):
-        if work.done(lane):
-            continue
-        work.adopted(name, moved_row(_row(hands, lane), work.state(lane)))
-        if not work.done(name):
-            copy(hands, lane, name)
+def _succeed(work: Undertaking, name: str, row: LaneRow, parts: Sequence[Part]) -> None:
+    """Let a lane be there, at rest, that knows these ids and nothing else.
+
+    Args:
+        work: what it rests for.
+        name: of the lane. One that was given up is taken up again: its seqs go on, so that whoever
+            read what it once sent recognises that for ever.
+        row: what a lane that is made begins as.
+        parts: the ids.
+    """
+    catalog = work.hands.catalog
+    if work.done(name):
+        return
+    found = catalog.load(name)
+    rest = None if found is None else rest_of(found.head.state)
+    if rest is None or rest.intent == work.rest.intent:
+        work.adopted(name, moved_row(row, b"", Frontier()))
+    else:
+        work.settle(name)
+    put_apart(work.hands, name)
+    bring_in(work.hands, name, parts, work.rest.intent)
+    work.hands.at(points.COPIED)
+
+
+def _external(ids: Ids, time_ms: int) -> list[Part]:
+    """Return ids as external ones of a lane time."""
+    return [Part(Bucket.at(Origin.EXTERNAL, time_ms), to_raw(ids))] if len(ids) else []
+
+
+def _as(model: Head, writes: tuple[TopicId, ...], time_ms: int, head: Head) -> Head:
+    """Return a head that goes on where another one stands."""
+    return replace(
+        head,
+        frontier=model.frontier,
+        topics=model.topics,
+        writes=writes,
+        read_seqs=model.read_seqs,
+        lane_time_ms=max(head.lane_time_ms, model.lane_time_ms, time_ms),
+        minted_at_ms=max(head.minted_at_ms, model.minted_at_ms),
+    )
 
 
 def _reads(row: LaneRow, topic: str) -> bool:
@@ -290,7 +314,7 @@ def _row(hands: Hands, lane: str) -> LaneRow:
 
 
 def _refuse_used(hands: Hands, found: Surveyed, plan: _Plan, work: Undertaking) -> None:
-    """Refuse names that lanes had before, unless this very change made them."""
+    """Refuse names that are another stage's, and more ids than a lane may begin with."""
     names = list(plan.moves.values())
     if any(len(name.encode()) > LANE_NAME_BYTES_MAX for name in names):
         raise _refused(
@@ -298,14 +322,17 @@ def _refuse_used(hands: Hands, found: Surveyed, plan: _Plan, work: Undertaking) 
         )
     if work.begun:
         return
-    used = [name for name in names if hands.catalog.load(name) is not None]
-    if not plan.others:
-        used += list(hands.catalog.lanes(f"{found.name}/{plan.internal}-"))
-    if used:
+    for name in names:
+        row = hands.catalog.load(name)
+        rest = None if row is None else rest_of(row.head.state)
+        if row is not None and (rest is None or rest.kind is not Kind.REKEYED):
+            raise _refused(found, f"{name} is a lane of another stage: rename one of the two first")
+    ids = sum(len(ids_of(hands, lane)) for lane in (*plan.moves, *plan.others))
+    if ids > SEED_IDS_MAX:
         raise _refused(
             found,
-            f"it was changed before, and {used[0]} is a name that was given up then: change it under "
-            "another name, with `delivery stage rename` first",
+            f"it holds {ids} ids, and a lane begins with {SEED_IDS_MAX} at most: let `delivery "
+            "catalog compact` forget what is older than the window first",
         )
 
 
@@ -347,12 +374,3 @@ def _means(to: To, plan: _Plan) -> tuple[str, ...]:
 
 def _refused(found: Surveyed, why: str) -> InvalidUsage:
     return InvalidUsage(_OP, found.name, f"nothing was done: {why}")
-
-
-def _too_many(name: str) -> InvalidUsage:
-    return InvalidUsage(
-        _OP,
-        name,
-        f"it would begin with more than {SEED_IDS_MAX} ids; nothing goes on that was not before: let "
-        "`delivery catalog compact` forget what is older than the window, and run the same again",
-    )

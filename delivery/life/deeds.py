@@ -1,6 +1,6 @@
 """What is done to a lane while it rests: each deed may be done again, and ends where it would have.
 
-What it is: `drain`, `put_apart`, `forget`, `as_brought_in`, `copy`.
+What it is: `drain`, `put_apart`, `forget`, `as_brought_in`, `bring_in`, `copy`.
 What it must not know: why it is done.
 
 Invariants:
@@ -34,6 +34,7 @@ from delivery.outputs import decode_outputs
 
 __all__ = [
     "as_brought_in",
+    "bring_in",
     "copy",
     "drain",
     "forget",
@@ -156,11 +157,13 @@ def as_brought_in(hands: Hands, lane: str, intent: bytes) -> None:
     if old is None:
         return
     slot = seed_slot(row.head, lane, intent)
-    parts = parts_of(hands, lane)
-    if old.slots in ((), (slot,)) or sum(part.count for part in parts) > SEED_IDS_MAX:
+    if old.slots in ((), (slot,)):
+        return
+    parts = parts_of(hands, lane, listed=True)
+    if sum(part.count for part in parts) > SEED_IDS_MAX:
         return
     catalog.store.put(Blob.SEGMENT, slot, segment_chunks(united(parts)))
-    new = SegmentList(version=old.version + 1, upto=row.head.ref.seq, slots=(slot,))
+    new = SegmentList(version=old.version + 1, upto=old.upto, slots=(slot,))
     if not catalog.replace_segment_list(lane, old, new):
         raise Unavailable(
             "carry the ids of a lane over",
@@ -168,6 +171,28 @@ def as_brought_in(hands: Hands, lane: str, intent: bytes) -> None:
             "it is being compacted; nothing of it is half: run the same again",
         )
     catalog.store.delete(Blob.SEGMENT, old.slots)
+
+
+def bring_in(hands: Hands, lane: str, parts: Iterable[Part], intent: bytes) -> None:
+    """Let a lane whose seals are gone, or that never had one, know these ids and nothing else."""
+    catalog = hands.catalog
+    row, old = _row(catalog, lane), catalog.segment_list(lane)
+    chunks = segment_chunks(united(parts))
+    slot = seed_slot(row.head, lane, intent)
+    slots = (slot,) if chunks else ()
+    if old is not None and old.slots == slots:
+        return
+    if chunks:
+        catalog.store.put(Blob.SEGMENT, slot, chunks)
+    version = (old.version if old else 0) + 1
+    new = SegmentList(version=version, upto=row.head.ref.seq, slots=slots)
+    if not catalog.replace_segment_list(lane, old, new):
+        raise Unavailable(
+            "carry the ids of a lane over",
+            lane,
+            "it is being compacted; nothing of it is half: run the same again",
+        )
+    catalog.store.delete(Blob.SEGMENT, old.slots if old else ())
 
 
 def seed_slot(head: Head, lane: str, intent: bytes) -> Slot:
@@ -215,10 +240,10 @@ def copy(hands: Hands, lane: str, name: str) -> None:
     hands.at(points.COPIED)
 
 
-def parts_of(hands: Hands, lane: str) -> list[Part]:
-    """Return all ids of a lane that count, as plain parts."""
+def parts_of(hands: Hands, lane: str, *, listed: bool = False) -> list[Part]:
+    """Return all ids of a lane that count, or those in its list, as plain parts."""
     head, found = _row(hands.catalog, lane).head, []
-    for slot, chunks in _segments(hands.catalog, lane):
+    for slot, chunks in _segments(hands.catalog, lane, listed=listed):
         for part in _parts(hands.catalog, slot, chunks):
             kept = part.of_history(head) if part.origins else part
             found.append(replace(kept, origins=(), origin_of=b""))
@@ -237,15 +262,16 @@ def ids_of(hands: Hands, lane: str) -> Ids:
     return gathered.ids
 
 
-def _segments(catalog: Catalog, lane: str) -> list[tuple[Slot, list[bytes]]]:
+def _segments(
+    catalog: Catalog, lane: str, *, listed: bool = False
+) -> list[tuple[Slot, list[bytes]]]:
     """Return the segments in which the ids of a lane are, with their chunks."""
     for _ in range(READS_MAX):
-        head, listed = _row(catalog, lane).head, catalog.segment_list(lane)
-        upto = listed.upto if listed else -1
-        seals = catalog.history(lane, head, upto + 1)
+        head, old = _row(catalog, lane).head, catalog.segment_list(lane)
+        upto = old.upto if old else -1
+        seals = [] if listed else catalog.history(lane, head, upto + 1)
         found = [
-            (slot, catalog.store.get(Blob.SEGMENT, slot))
-            for slot in (listed.slots if listed else ())
+            (slot, catalog.store.get(Blob.SEGMENT, slot)) for slot in (old.slots if old else ())
         ]
         found += [
             (
@@ -257,7 +283,7 @@ def _segments(catalog: Catalog, lane: str) -> list[tuple[Slot, list[bytes]]]:
         ]
         # A compactor took something away in between where anything is missing.
         whole = all(whole_segment(chunks, segment_place(catalog, slot)) for slot, chunks in found)
-        if whole and len(seals) == max(0, head.ref.seq - upto):
+        if whole and (listed or len(seals) == max(0, head.ref.seq - upto)):
             return found
     raise Unavailable(
         "read the ids of a lane",

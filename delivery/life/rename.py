@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from dedup.catalog.catalog import Catalog
 from dedup.errors import InvalidUsage
-from dedup.model import LANE_NAME_BYTES_MAX, Ack, LaneRow
+from dedup.model import LANE_NAME_BYTES_MAX, Ack, Frontier, LaneRow
 from delivery.life.change import Change, LaneChange
 from delivery.life.deeds import copy, drain
 from delivery.life.survey import Surveyed, front_of, survey
@@ -71,11 +71,18 @@ def rename(hands: Hands, stage: str, to: str, *, perform: bool = False) -> Chang
     )
 
 
-def moved_row(row: LaneRow, state: bytes) -> LaneRow:
-    """Return the row of a lane that goes on where a resting one ended, as it begins."""
+def moved_row(row: LaneRow, state: bytes, delivered: Frontier | None = None) -> LaneRow:
+    """Return the row of a lane that goes on where a resting one ended, as it begins.
+
+    Args:
+        row: of the one that ended.
+        state: that one's state.
+        delivered: what is delivered to the topics that it writes, if those are others.
+    """
     seq = row.head.ref.seq
     # Everything of it is delivered, and its seals stay with the name they were made under.
-    ack = Ack(row.ack.incarnation, seq, row.ack.delivered)
+    behind = row.ack.delivered if delivered is None else delivered
+    ack = Ack(row.ack.incarnation, seq, behind)
     return LaneRow(head=replace(row.head, state=state), ack=ack, collected=seq)
 
 
