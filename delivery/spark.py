@@ -48,6 +48,9 @@ SETTINGS_LOCAL = {
     # A laptop's own name often resolves to nothing, or to an address of another network.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    # Workers are forked with everything loaded, so that one that dies is replaced at once. Not for
+    # other masters: this daemon starts before an executor has our packages.
+    "spark.python.daemon.module": "delivery.daemon",
     # A port and two seconds; whoever wants to look says so.
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

@@ -20,7 +20,7 @@ from delivery.points import At, nowhere
 from delivery.ports import Emitter, Frontier, Reader
 from delivery.sinks import Ledger, kind_of
 
-__all__ = ["file_of", "open_emitter", "open_ledger", "open_reader", "open_topics"]
+__all__ = ["file_of", "load", "open_emitter", "open_ledger", "open_reader", "open_topics"]
 
 
 class Ranges(Reader, Protocol):
@@ -35,6 +35,12 @@ class Topics(Emitter, Protocol):
 
     def close(self) -> None:
         """Let go of it. May be called twice."""
+
+
+def load() -> None:
+    """Load what nearly every pipeline uses, so that whoever is forked from here has it."""
+    import connectors.kafka  # noqa: F401, PLC0415 - see the module
+    import sinks.kafka  # noqa: F401, PLC0415 - see the module
 
 
 def open_reader(client: Client, topic: str, partition: int | None = None) -> Ranges:

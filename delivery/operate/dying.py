@@ -22,11 +22,10 @@ from delivery.points import POINTS
 
 __all__ = ["EXECUTOR", "PYTHON_WORKER", "Kills", "below", "tree"]
 
-#: What stands in the command lines of Spark's processes.
+#: What stands in the command lines of Spark's processes. Python workers are forked from one that is
+#: started ahead of them, and carry its command line.
 PYTHON_WORKER = "pyspark.worker"
 EXECUTOR = "CoarseGrainedExecutorBackend"
-#: Workers are forked from one that is started ahead of them, and carry its command line.
-_DAEMON = "pyspark.worker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +70,11 @@ class Kills:
 
 def below(pid: int, what: str) -> list[psutil.Process]:
     """Return the processes of a kind under another one; none if there are none just now."""
-    wanted = (what, _DAEMON) if what == PYTHON_WORKER else (what,)
     with suppress(psutil.NoSuchProcess):
         found = [
             one
             for one in psutil.Process(pid).children(recursive=True)
-            if any(text in " ".join(_command(one)) for text in wanted)
+            if what in " ".join(_command(one))
         ]
         if what == PYTHON_WORKER:
             found = [one for one in found if not _children(one)]

@@ -171,7 +171,7 @@ class Contender:
             self._waiting.pop(0)
             self._process = self._start()
             return
-        daemons = {one.pid for one in below if "pyspark.daemon" in _command(one)}
+        daemons = {one.pid for one in below if "pyspark.worker" in _command(one)}
         workers = [one for one in below if one.pid in daemons and _parent(one) in daemons]
         for worker in workers:
             _end(worker)

@@ -84,7 +84,7 @@ class Driver:
 
     def workers(self) -> list[psutil.Process]:
         """The Python processes that run its tasks."""
-        return [p for p in self._below() if "pyspark.daemon" in _command(p) and _leaf(p)]
+        return [p for p in self._below() if "pyspark.worker" in _command(p) and _leaf(p)]
 
     def executors(self) -> list[psutil.Process]:
         """The JVMs of its executors."""
@@ -141,7 +141,7 @@ def _leaf(process: psutil.Process) -> bool:
         parent = process.parent()
     except psutil.Error:
         return False
-    return parent is not None and "pyspark.daemon" in _command(parent)
+    return parent is not None and "pyspark.worker" in _command(parent)
 
 
 @contextmanager
