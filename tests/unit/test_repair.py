@@ -26,7 +26,7 @@ WINDOW_MS = 86_400_000
 def seen(*seals: tuple[Incarnation, int, int, list[int]]) -> Sight:
     sight = Sight(IN)
     for incarnation, seq, minted, parents in seals:
-        sight.add(OUT, incarnation, seq, minted, np.array(parents, dtype=np.int64))
+        sight.add(incarnation, seq, minted, np.array(parents, dtype=np.int64))
     return sight
 
 
@@ -56,20 +56,31 @@ def test_an_incarnation_of_which_nothing_was_kept_is_no_past():
     assert sight.parents().tolist() == [0]
 
 
+HOUR_MS = 3_600_000
+
+
 @pytest.mark.parametrize(
     ("cut", "holed", "certain"),
     [
-        (set(), set(), 0),
-        ({OUT}, set(), 7),
-        # Of a partition that held outputs of ours once and has none left nobody can tell anything.
-        ({OTHER}, set(), None),
-        (set(), {OTHER}, None),
-        ({OUT}, {OUT}, None),
+        ({}, set(), 0),
+        # What was minted later than the first record that is left is all there.
+        ({OUT: 1 * HOUR_MS}, set(), 7),
+        # Whether or not it is this lane that has a record left in that partition.
+        ({OTHER: 1 * HOUR_MS}, set(), 7),
+        ({OUT: 0, OTHER: 1 * HOUR_MS}, set(), 7),
+        # Clocks may be an hour apart.
+        ({OUT: 3 * HOUR_MS - 1}, set(), None),
+        ({OUT: None}, set(), None),
+        ({}, {OTHER}, None),
+        ({OUT: 0}, {OUT}, None),
     ],
 )
 def test_where_a_missing_output_is_really_missing(cut, holed, certain):
-    sight = seen((OLD, 2, 20, [7, 8]), (OLD, 1, 10, [3]))
-    sights = Sights({}, Frontier(), frozenset(cut), frozenset(holed))
+    # The last record is a late copy: what was made of 4 to 6 may be gone.
+    sight = seen(
+        (OLD, 1, 1 * HOUR_MS, [3]), (OLD, 3, 4 * HOUR_MS - 1, [7, 8]), (OLD, 1, 1 * HOUR_MS, [3])
+    )
+    sights = Sights({}, Frontier(), cut, frozenset(holed))
     assert sights.certain_from(sight, [OUT, OTHER]) == certain
 
 

@@ -234,8 +234,9 @@ def _unknowns(lane: Lane) -> list[str]:
         )
     if lane.last:
         told.append(
-            f"{number(lane.last)} inputs have outputs of the last seal seen: if an input made "
-            "several, and some had not arrived, those are lost"
+            f"an input of which one output arrived counts as done: if it made several, and others were "
+            f"still on their way ({number(lane.last)} inputs have outputs of the last seal seen), those "
+            "are lost"
         )
     if lane.gone:
         told.append(

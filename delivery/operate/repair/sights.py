@@ -29,6 +29,9 @@ __all__ = ["Offsets", "Sight", "Sights", "look"]
 
 Offsets = npt.NDArray[np.int64]
 
+#: How far apart the clocks of two machines may be.
+MARGIN_MS = 60 * 60 * 1000
+
 _NONE: Offsets = np.empty(0, dtype=np.int64)
 
 
@@ -46,21 +49,11 @@ class Sight:
 
     source: Source
     _seals: dict[tuple[Incarnation, int], _Seal] = field(default_factory=dict)
-    #: Of each output partition the parent of the first record of this lane that is still there.
-    first: dict[Source, int] = field(default_factory=dict)
 
-    def add(
-        self,
-        output: Source,
-        incarnation: Incarnation,
-        seq: int,
-        minted_at_ms: int,
-        parents: Offsets,
-    ) -> None:
-        """Take the outputs of one seal in one batch, in the order of their offsets."""
+    def add(self, incarnation: Incarnation, seq: int, minted_at_ms: int, parents: Offsets) -> None:
+        """Take the outputs of one seal in one batch."""
         seal = self._seals.setdefault((incarnation, seq), _Seal(minted_at_ms))
         seal.parents.append(parents)
-        self.first.setdefault(output, int(parents[0]))
 
     @property
     def history(self) -> tuple[Kept, ...]:
@@ -96,6 +89,16 @@ class Sight:
         found = self._parents(counting=True)
         return np.unique(np.concatenate(found)) if found else _NONE
 
+    def minted_after(self, time_ms: int) -> int | None:
+        """Return the first input that has an output minted later than a time; None: there is none."""
+        later = [
+            int(parents.min())
+            for seal in self._seals.values()
+            if seal.minted_at_ms > time_ms
+            for parents in seal.parents
+        ]
+        return min(later, default=None)
+
     def last_bundle(self) -> int:
         """Return how many inputs have an output of the last seal: some others may be on none."""
         history = self.history
@@ -121,27 +124,35 @@ class Sights:
     Attributes:
         lanes: by name; one that left nothing is not among them.
         ends: of every output partition the offset behind the last record.
-        cut: output partitions whose first records are gone.
+        cut: output partitions whose first records are gone, each with the time of the first one
+            that is left; None if none is.
         holed: output partitions that have holes: records went out of their middle.
     """
 
     lanes: dict[str, Sight]
     ends: Frontier
-    cut: frozenset[Source]
+    cut: dict[Source, int | None]
     holed: frozenset[Source]
 
     def certain_from(self, sight: Sight, outputs: Iterable[Source]) -> int | None:
         """Return the input offset from which a missing output is really missing; None: nowhere.
 
-        SUBTLE: outputs are sent in the order of their inputs, and again from an earlier one on.
-        So behind the first record that is left, every later input still has its record.
+        SUBTLE: what is gone was sent before the first record that is left, so it was minted before.
+        Whatever was minted after that has all its copies behind the cut. The first record that is
+        left says nothing by itself: it may be a late copy by a process that was overtaken, whose
+        inputs' successors lie before the cut. Clocks of two machines are compared here, so there
+        is a margin; on its wrong side inputs are taken for done, not made twice.
         """
         certain = 0
         for output in outputs:
-            if output in self.holed or (output in self.cut and output not in sight.first):
+            if output in self.holed:
                 return None
             if output in self.cut:
-                certain = max(certain, sight.first[output])
+                cut_ms = self.cut[output]
+                first = None if cut_ms is None else sight.minted_after(cut_ms + MARGIN_MS)
+                if first is None:
+                    return None
+                certain = max(certain, first)
         return certain
 
 
@@ -159,23 +170,25 @@ def look(
     """
     found: dict[str, Sight] = {}
     ends: list[tuple[Source, int]] = []
-    cut: set[Source] = set()
+    cut: dict[Source, int | None] = {}
     holed: set[Source] = set()
     for topic in topics:
         bounds = cluster.bounds(topic)
         counts = dict.fromkeys(topic.sources, 0)
+        begun: dict[Source, int] = {}
         for batch in cluster.read(topic, bounds.low, bounds.high):
             counts[batch.source] += len(batch)
+            begun.setdefault(batch.source, int(batch.timestamps_ms[0]))
             _take(found, lanes, batch)
         low = dict(bounds.low)
         for source, end in bounds.high:
             ends.append((source, end))
             begin = low.get(source, 0)
             if begin > 0:
-                cut.add(source)
+                cut[source] = begun.get(source)
             if counts[source] < end - begin:
                 holed.add(source)
-    return Sights(found, Frontier.of(ends), frozenset(cut), frozenset(holed))
+    return Sights(found, Frontier.of(ends), cut, frozenset(holed))
 
 
 def _take(
@@ -192,7 +205,7 @@ def _take(
         parents = columns.offsets[rows]
         if len(parents):
             sight = found.setdefault(mark.sender, Sight(source))
-            sight.add(batch.source, mark.incarnation, mark.seq, mark.minted_at_ms, parents)
+            sight.add(mark.incarnation, mark.seq, mark.minted_at_ms, parents)
 
 
 def _own(headers: Headers | None) -> bytes | None:
