@@ -19,8 +19,9 @@ from typing import Self
 
 from dedup.catalog.open import open_catalog
 from dedup.errors import InvalidUsage
-from dedup.model import Frontier, Source
+from dedup.model import Frontier, Source, TopicId
 from dedup.seeding import Beginning, Seeds, begin, begun_as
+from delivery.host.adapters import open_emitter
 from delivery.host.clock import SystemClock
 from delivery.host.spec import Plan, StageSpec
 from delivery.host.starting import topics_of
@@ -57,6 +58,7 @@ class Desk:
         self._plan = plan
         self._clock = SystemClock(Event())
         self._stack = ExitStack()
+        self._written: dict[str, tuple[TopicId, ...]] = {}
 
     def __enter__(self) -> Self:
         plan = self._plan
@@ -207,7 +209,7 @@ class Desk:
         beginning = Beginning(
             start=Frontier.of([(lane.source, lane.start)]),
             topics=((lane.spec.reads, lane.source.topic),),
-            writes=tuple(self.topic(name).id for name in lane.spec.topics),
+            writes=self._writes(lane.spec),
             lane_time_ms=now_ms if seeds.count else 0,
             mark=mark,
         )
@@ -215,6 +217,16 @@ class Desk:
         if not won:
             self.missing([lane], mark)
         return won
+
+    def _writes(self, spec: StageSpec) -> tuple[TopicId, ...]:
+        """Return who a stage's sinks are, as a worker that goes on with its lanes will find them."""
+        if spec.name not in self._written:
+            emitter = open_emitter(self.client, spec)
+            close = getattr(emitter, "close", None)
+            if close is not None:
+                self._stack.callback(close)
+            self._written[spec.name] = emitter.writes
+        return self._written[spec.name]
 
 
 def _exists(lanes: Sequence[Lane]) -> InvalidUsage:

@@ -69,6 +69,21 @@ def test_ids_of_the_stages_own_input_below_its_start(bench, orders):
     assert bench.proved() == []
 
 
+def test_a_stage_that_writes_to_another_sink_than_a_topic(bench, unique, tmp_path):
+    orders = unique("orders")
+    bench.create(orders, 1)
+    bench.delivery.stage(
+        reads=orders, writes=f"files:{tmp_path / 'priced'}", name="price", id_from="header:id"
+    )(priced)
+    bench.publish(orders, named(0, "a", "b"))
+    report = bench.delivery.seed("price", topic=orders, start={0: 2})
+    assert (report.begun, report.ids) == (1, 2)
+    bench.publish(orders, named(0, "b", "c"))
+    assert bench.work()["fresh"] == 1
+    tables = [pq.read_table(file) for file in (tmp_path / "priced").rglob("*.parquet")]
+    assert sum(table.num_rows for table in tables) == 1
+
+
 def test_ids_of_another_topic_are_known_to_every_lane(bench, orders, unique):
     done = unique("done")
     bench.create(done, 3)
