@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from delivery.checker import Kind
 from delivery.header import NAME, decode_header
 from delivery.operate.repair import found
 from tests.unit.house import House
 from tests.unit.memory_kafka import MemoryClient
 from tests.unit.operate_kit import called, chained, document, housed
+from tests.unit.test_auditing import DAMAGE
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
 #: Keys whose values are keyed by something that is said in words.
@@ -115,6 +117,56 @@ def test_every_key_of_an_audit_is_documented(kafka: House) -> None:
     found = document("audit", kafka.store.url, "--kafka", "here:1", code=1)
     assert [finding["kind"] for finding in found["findings"]] == ["STRANGER"]
     assert undocumented("audit", found) == set()
+
+
+def test_every_kind_of_finding_is_documented_and_planted() -> None:
+    told = set(re.findall(r"^\| `([A-Z_]+)` \|", section("audit"), re.MULTILINE))
+    planted: set[str] = set()
+    for case in DAMAGE:
+        planted.update(kind.name for kind in case.values[1])
+    assert told == {kind.name for kind in Kind} == planted
+    assert f"{len(DAMAGE)} in all" in section("audit")
+
+
+def test_every_key_of_a_replay_is_documented(kafka: House) -> None:
+    verb = ("replay", kafka.store.url, "price", "--kafka", "here:1")
+    found = document(*verb, "--since", "999d")
+    assert found["lanes"][0]["records"] > 0
+    assert not found["done"]
+    assert undocumented("replay", found) == set()
+    called(*verb, "--seqs", "1..2", code=2)
+
+
+def test_every_key_of_differences_is_documented(kafka: House) -> None:
+    found = document("differences", kafka.store.url)
+    found["stages"][0]["fields"] = [{"field": "key", "count": 1}]
+    found["stages"][0]["examples"] = [{"lane": "", "seq": 1, "input": [0, 1], "differ": []}]
+    assert undocumented("differences", found) == set()
+
+
+def test_every_key_of_a_plan_is_documented(tmp_path: Path) -> None:
+    file = tmp_path / "shop.py"
+    file.write_text(
+        "from delivery import Delivery\n"
+        "d = Delivery(catalog='sqlite:never.db', kafka='localhost:1')\n"
+        "d.stage(reads='orders', writes='priced', name='price')(lambda record: record)\n"
+    )
+    found = document("plan", str(file))
+    assert undocumented("plan", found) == set()
+    abouts = {one["about"] for one in found["warnings"]}
+    assert abouts - set(re.findall(r"`(\w+)`", section("plan"))) == set()
+
+
+def test_an_audit_goes_on_in_a_file_and_follows(kafka: House, tmp_path: Path) -> None:
+    state = str(tmp_path / "shop.proved")
+    verb = ("audit", kafka.store.url, "--kafka", "here:1", "--state", state)
+    first = document(*verb)
+    assert first["inputs"] > document(*verb)["inputs"] == 0
+    kafka.broker.append(kafka.source("out"), kafka.sent()[0]._replace(headers=()))
+    said = called(*verb, "--follow", code=1).stdout
+    assert said.startswith("broken: ")
+    assert "STRANGER" in said
+    called(*verb, "--since", "1h", code=2)
 
 
 def test_an_audit_that_cannot_prove_all_exits_with_another_code(kafka: House) -> None:
