@@ -241,6 +241,8 @@ def _buried(pairs: Sequence[tuple[str, bytes]]) -> bytes | None:
 
 def _theirs(headers: Sequence[Headers | None]) -> dict[int, Sequence[tuple[str, bytes]]]:
     """Return the other headers of records, by row, where there are any."""
+    if None not in headers and set(map(len, cast("Sequence[Headers]", headers))) == {1}:
+        return {at: pairs for at, pairs in enumerate(headers) if pairs and pairs[0][0] != NAME}
     return {
         at: pairs[:-1] if pairs[-1][0] == NAME else pairs
         for at, pairs in enumerate(headers)
@@ -267,10 +269,13 @@ def _named(way: Way, batch: Batch, ids: Words, genuine: Mask) -> Words:
         return found
     source = batch.source
     names = _names(way, batch, rows)
-    raw = b"".join(
-        external(name, source.topic, source.partition, offset)
-        for name, offset in zip(names, batch.offsets[rows].tolist(), strict=True)
-    )
+    if None not in names:
+        raw = b"".join(map(xxhash.xxh3_128_digest, cast("Sequence[bytes]", names)))
+    else:
+        raw = b"".join(
+            external(name, source.topic, source.partition, offset)
+            for name, offset in zip(names, batch.offsets[rows].tolist(), strict=True)
+        )
     found[rows] = np.frombuffer(raw, dtype=">u8").reshape(-1, 2)
     return found
 
