@@ -56,7 +56,9 @@ class Delivery(Ends, Lives):
         pipeline: its name; pipelines that share a catalog have different ones.
         options: any option of Kafka's, by Java's or librdkafka's name: TLS, SASL, …
         client: which Kafka client library; None: confluent-kafka if it is installed.
-        home: directory of each host for the indexes of its lanes; None: a temporary one.
+        home: directory of each host for the indexes of its lanes, so that a process that is started
+            again need not make them anew; None: `$DELIVERY_HOME`, or one below the directory for
+            temporary files; "": each process has its own.
         metrics: where Prometheus finds metrics of this process and of the catalog, once something
             runs: a port of this machine (9464), or "host:port"; 0: a free one. None: nowhere.
     """

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from dedup.local.home import VARIABLE
 from tests.crash.proof import take_note
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -152,3 +153,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def suite_table() -> dict[str, int]:
     """Give the table of CONTRIBUTING.md as it stands."""
     return table(TABLE.read_text())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def home_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let processes keep indexes where this run's other files are, rather than in the host's home."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, str(tmp_path_factory.mktemp("home")))
+        yield

@@ -1,6 +1,6 @@
 """Directories of this host where lanes keep their indexes between processes.
 
-What it is: `Home`, one directory for all catalogs and lanes; `Place`, that of one lane: its
+What it is: `Home`, one directory for all catalogs and lanes, and `home_of`, which finds it; `Place`, that of one lane: its
 manifest, its lock, and a workshop of its own for each process that makes files there.
 What it must not know: what is in runs and filters, which ids were decided.
 
@@ -10,6 +10,7 @@ Invariants:
     Names are never used again, so that a name read is that file or none.
     Only the holder of the lock deletes: what its manifest does not name, and the workshops of
     processes that are dead.
+    What nobody uses goes after `UNUSED_SECONDS_MAX`; a place that is in use stays.
     Everything here may be deleted at any moment, by anybody: that costs time, never correctness.
     Nothing is flushed to the disk: the death of a process tears no file that was renamed into its
     place, and after a crash of the machine its boot id is another, and nothing here counts.
@@ -21,7 +22,9 @@ import fcntl
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -36,6 +39,11 @@ _UPKEEP = "upkeep"
 _WORKSHOP = "work-"
 #: Hex digits of the directories' names: 64 bits of a hash of what they are for.
 _NAME_DIGITS = 16
+
+#: Names this host's home where a pipeline does not; empty: none, each process has its own.
+VARIABLE = "DELIVERY_HOME"
+#: A lane's place that nobody wrote to for so long is deleted.
+UNUSED_SECONDS_MAX = 7 * 86_400.0
 
 #: Told the name of each step of what must survive being killed; tests end the process there.
 At = Callable[[str], None]
@@ -65,15 +73,14 @@ class Home:
         A place whose lock is held is in use, and stays.
         """
         known = {_name(lane) for lane in lanes}
-        gone = []
-        for path in sorted(_children(self._catalog(catalog))):
-            if path.name in known:
-                continue
-            with _held(path / _LOCK) as held:
-                if held and not any(_alive(one) for one in _children(path)):
-                    shutil.rmtree(path, ignore_errors=True)
-                    gone.append(path)
-        return gone
+        places = sorted(_children(self._catalog(catalog)))
+        return [path for path in places if path.name not in known and _deleted(path)]
+
+    def sweep_unused(self, seconds: float = UNUSED_SECONDS_MAX) -> list[Path]:
+        """Delete the places, of whatever catalog, that nobody wrote to for so long; return them."""
+        before = time.time() - seconds
+        places = [path for one in sorted(_children(self.root)) for path in sorted(_children(one))]
+        return [path for path in places if _changed(path) < before and _deleted(path)]
 
     def _catalog(self, url: str) -> Path:
         return self.root / _name(url)
@@ -181,6 +188,29 @@ class Workshop:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def home_of(given: str | None) -> Home | None:
+    """Return the home that was given, else this host's own; None: each process keeps to itself.
+
+    This host's own is `$DELIVERY_HOME`, or a directory of this user's below the one for temporary
+    files. One that is somebody else's, or that others may write to, is not used.
+    """
+    if given is None:
+        given = os.environ.get(VARIABLE)
+    if given is not None:
+        return Home(Path(given)) if given else None
+    root = Path(tempfile.gettempdir()) / f"delivery-home-{os.getuid()}"
+    try:
+        _make(root)
+        found = root.lstat()
+    except OSError:
+        return None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        return None
+    home = Home(root)
+    home.sweep_unused()
+    return home
+
+
 def private() -> Workshop:
     """Return a workshop where there is no home."""
     return Workshop(Path(tempfile.mkdtemp(prefix="delivery-lane-")))
@@ -227,6 +257,23 @@ def _alive(path: Path) -> bool:
     finally:
         os.close(file)
     return False
+
+
+def _deleted(place: Path) -> bool:
+    """Delete the place of a lane unless it is in use; tell whether it is gone."""
+    with _held(place / _LOCK) as held:
+        if not held or any(_alive(one) for one in _children(place)):
+            return False
+        shutil.rmtree(place, ignore_errors=True)
+        return True
+
+
+def _changed(place: Path) -> float:
+    """Return when a place was last written to."""
+    try:
+        return place.stat().st_mtime
+    except OSError:
+        return time.time()  # somebody else deletes it
 
 
 def _delete(path: Path) -> None:

@@ -152,7 +152,8 @@ class Plan:
         options: any option of Kafka's.
         client: which client library; None: whichever is there.
         stages: the stages.
-        home: directory of this host for the lanes' indexes; None: a temporary one.
+        home: directory of this host for the lanes' indexes; None: the host's own, "": none that is
+            shared.
     """
 
     catalog: str

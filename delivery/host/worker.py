@@ -20,11 +20,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 
 from dedup.catalog.open import open_catalog
 from dedup.errors import Corrupt, DeliveryError, Fenced, Indeterminate, InvalidUsage, Unavailable
-from dedup.local.home import Home
+from dedup.local.home import home_of
 from dedup.model import Source
 from delivery.host.adapters import open_emitter, open_reader
 from delivery.host.clock import SystemClock
@@ -70,7 +69,7 @@ class Worker:
         self._at = at
         self._clock = SystemClock(self.stop)
         self._catalog = open_catalog(plan.catalog)
-        self._home = Home(Path(plan.home)) if plan.home else None
+        self._home = home_of(plan.home)
         self._client: Client = open_client(plan.kafka, plan.options, plan.client)
         self._consumers: dict[str, Consumer] = {}
         self._emitters: dict[str, Emitter] = {}

@@ -23,14 +23,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from dedup.catalog.open import open_catalog
 from dedup.errors import DeliveryError, Unavailable
-from dedup.local.home import Home
+from dedup.local.home import home_of
 from dedup.local.index import LaneIndex
 from dedup.model import Source, TopicId
 from delivery.host.adapters import open_emitter, open_reader
@@ -97,7 +96,7 @@ class Ports:
         self.spec = plan.stages[0]
         self.client = open_client(plan.kafka, plan.options, plan.client)
         self.catalog = open_catalog(plan.catalog)
-        self._home = Home(Path(plan.home)) if plan.home else None
+        self._home = home_of(plan.home)
         self._at = at
         self._clock = SystemClock(threading.Event())
         self._emitter: Emitter | None = None

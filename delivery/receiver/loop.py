@@ -20,12 +20,11 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from dedup.catalog.open import open_catalog
 from dedup.collect import Keep, collect
 from dedup.errors import Fenced, InvalidUsage, Unavailable
-from dedup.local.home import Home
+from dedup.local.home import home_of
 from dedup.model import LaneRow, Source
 from delivery.host.adapters import open_reader
 from delivery.host.clock import SystemClock
@@ -33,8 +32,8 @@ from delivery.host.counters import Counters
 from delivery.host.spec import Plan, StageSpec
 from delivery.host.worker import POLL_BYTES_MAX, POLL_RECORDS_MAX, POLL_SECONDS, ended
 from delivery.kafka.opening import open_client
-from delivery.life.guard import refuse_at_rest
 from delivery.kafka.port import Bounds, Client, Consumer, Topic
+from delivery.life.guard import refuse_at_rest
 from delivery.points import At
 from delivery.protocol import messages as m
 from delivery.receiver.bundle import Bundle
@@ -100,7 +99,7 @@ class Running:
         self._at = setup.at
         self.clock = SystemClock(setup.stop)
         self._dice = random.SystemRandom()
-        self._home = Home(Path(plan.home)) if plan.home else None
+        self._home = home_of(plan.home)
         self._client: Client = open_client(plan.kafka, plan.options, plan.client)
         self._main = open_catalog(plan.catalog)
         self.keeping = Keeping(self._main, spec.prefix, setup.database, self._at)

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +26,7 @@ import pyarrow as pa
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.open import open_catalog
 from dedup.errors import DeliveryError, InvalidUsage
-from dedup.local.home import Home
+from dedup.local.home import home_of
 from dedup.local.index import LaneIndex
 from dedup.model import Frontier, Source
 from delivery.batch import Batch
@@ -103,7 +102,7 @@ class Bench:
     """What a process keeps for the verdicts of one lane."""
 
     def __init__(self, plan: Plan, spec: StageSpec, lane: str) -> None:
-        home = Home(Path(plan.home)) if plan.home else None
+        home = home_of(plan.home)
         self.spec = spec
         self.catalog: Catalog = open_catalog(plan.catalog)
         self.index = LaneIndex(self.catalog, lane, window_ms=spec.window_ms, home=home)
