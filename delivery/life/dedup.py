@@ -91,6 +91,13 @@ def change_dedup(
     work = undertake(hands, stages, "change-dedup", [("to", to)])
     if found.is_wrapped or found.stage.endswith(".by-id"):
         raise _refused(found, "it is no stage that can be declared so; name the stage itself")
+    if _is_so(found, front, to):
+        return Change(
+            verb="change-dedup",
+            stage=found.name,
+            done=True,
+            means=(f"it deduplicates so already: dedup={to!r}",),
+        )
     if to == "topic":
         plan = _to_topic(found, work)
         _refuse_used(hands, found, plan, work)
@@ -113,6 +120,16 @@ def change_dedup(
     )
 
 
+def _is_so(found: Surveyed, front: Surveyed | None, to: To) -> bool:
+    """Tell whether there is nothing to be done any more."""
+    internal = f"{found.pipeline}.{found.stage}.by-id"
+    plain = [lane for lane, row in found.live.items() if not _reads(row, internal)]
+    behind = [lane for lane in found.live if lane not in plain]
+    if to == "topic":
+        return not plain and bool(behind)
+    return front is None and not behind and bool(plain)
+
+
 # To a whole topic -----------------------------------------------------------------------------
 
 
@@ -124,7 +141,7 @@ def _to_topic(found: Surveyed, work: Undertaking) -> _Plan:
         if not _reads(found.lanes[lane], internal)
     }
     if not moves:
-        raise _refused(found, "it deduplicates the whole topic already, or has no lanes that run")
+        raise _refused(found, "it has no lanes that run")
     return _Plan(moves=moves, others=[], internal=internal)
 
 
@@ -194,7 +211,7 @@ def _begin_behind(
 
 def _to_partition(found: Surveyed, front: Surveyed | None, work: Undertaking) -> _Plan:
     if front is None:
-        raise _refused(found, "it deduplicates partition by partition already")
+        raise _refused(found, "nothing re-keys for it")
     internal = f"{found.pipeline}.{found.stage}.by-id"
     moves = {lane: f"{found.name}/{name_of(lane).reads}" for lane in work.concerned(front)}
     others = [lane for lane in work.concerned(found) if _reads(found.lanes[lane], internal)]
