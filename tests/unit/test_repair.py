@@ -50,6 +50,22 @@ def test_what_a_restore_gave_up_counts_for_nothing():
     assert sight.abandoned == 3
 
 
+def test_what_a_restore_ran_again_is_given_up_although_its_seqs_do_not_show_it():
+    # The new incarnation made nothing in its first seal, so its seqs begin above the old one's.
+    sight = seen((OLD, 5, 50, [99]), (OLD, 6, 60, [100, 111]), (NEW, 7, 90, [111, 112]))
+    assert sight.history == (Kept(OLD, 5), Kept(NEW, 7))
+    assert sight.parents().tolist() == [99, 111, 112]
+
+
+def test_a_lane_that_was_rebuilt_before_keeps_all_of_its_past():
+    # It went back to an input without output, and ran none that had one.
+    sight = seen(
+        (OLD, 5, 50, [3, 5]), (OLD, 6, 60, [6, 8]), (NEW, 7, 90, [4]), (NEW, 8, 95, [7, 9])
+    )
+    assert sight.history == (Kept(OLD, 6), Kept(NEW, 8))
+    assert sight.parents().tolist() == [3, 4, 5, 6, 7, 8, 9]
+
+
 def test_an_incarnation_of_which_nothing_was_kept_is_no_past():
     sight = seen((OLD, 1, 10, [0]), (NEW, 1, 90, [0]))
     assert sight.history == (Kept(NEW, 1),)

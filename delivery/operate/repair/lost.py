@@ -248,9 +248,24 @@ class _Survey:
             abandoned=sight.abandoned,
             last=sight.last_bundle(),
             unfinished=self._catalog.load(lane) is not None,
-            row=_row(edges, sight, sights.ends, found, now_ms),
+            row=_row(edges, self._history(lane, sight), sight, sights.ends, found),
             segments=found.segments,
         )
+
+    def _history(self, lane: str, sight: Sight) -> tuple[Kept, ...]:
+        """Return the past of a lane: what is seen of it, and what its receivers have read of it.
+
+        Seals without outputs leave nothing in topics, and receivers may know that they were there.
+        """
+        seen = {kept.incarnation: kept.seq for kept in sight.history}
+        last = sight.history[-1]
+        for name in self._senders.lanes():
+            row = self._senders.load(name)
+            for read in row.head.read_seqs if row else ():
+                newest = read.incarnation == last.incarnation or read.incarnation not in seen
+                if read.sender == lane and newest and read.seq >= last.seq:
+                    seen[read.incarnation] = max(read.seq, seen.get(read.incarnation, 0))
+        return tuple(Kept(*one) for one in sorted(seen.items(), key=lambda one: one[1]))
 
 
 def unfinished(catalog: Catalog, lane: str, row: LaneRow) -> bool:
@@ -265,15 +280,16 @@ def unfinished(catalog: Catalog, lane: str, row: LaneRow) -> bool:
     )
 
 
-def _row(edges: _Edges, sight: Sight, ends: Frontier, found: Recalled, now_ms: int) -> LaneRow:
+def _row(
+    edges: _Edges, past: tuple[Kept, ...], sight: Sight, ends: Frontier, found: Recalled
+) -> LaneRow:
     spec, source, outputs = edges.spec, sight.source, edges.outputs
-    past: tuple[Kept, ...] = sight.history
     seq, incarnation = past[-1].seq, Incarnation(os.urandom(IDENTITY_BYTES))
     written = {output.id for output in outputs}
     head = Head(
         ref=HeadRef(incarnation, seq, Attempt(os.urandom(IDENTITY_BYTES))),
         frontier=Frontier.of([(source, found.frontier)]),
-        lane_time_ms=now_ms if found.external else 0,
+        lane_time_ms=found.lane_time_ms,
         minted_at_ms=sight.minted_at_ms,
         topics=((spec.reads, source.topic),),
         writes=tuple(output.id for output in outputs),

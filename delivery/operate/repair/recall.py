@@ -50,7 +50,7 @@ class Recalled:
         segments: their parts, ready to be stored.
         again: offsets at or above the frontier that have no output: they run.
         taken: how many inputs without output are taken for done.
-        external: whether a publisher named any of the ids.
+        lane_time_ms: the clock if a publisher named any of the ids, which are held from then; else 0.
     """
 
     frontier: int
@@ -58,7 +58,7 @@ class Recalled:
     segments: tuple[tuple[Part, ...], ...]
     again: Offsets
     taken: int
-    external: bool
+    lane_time_ms: int
 
 
 class _Nothing:
@@ -144,7 +144,7 @@ def recall(
         segments=tuple(segments),
         again=again,
         taken=taken,
-        external=external,
+        lane_time_ms=now_ms if external else 0,
     )
 
 

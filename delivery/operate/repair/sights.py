@@ -57,22 +57,34 @@ class Sight:
 
     @property
     def history(self) -> tuple[Kept, ...]:
-        """The incarnations, oldest first, each with the last seq that counts of it."""
-        spans: dict[Incarnation, tuple[int, int, int]] = {}
-        for (incarnation, seq), seal in self._seals.items():
-            minted, low, high = spans.get(incarnation, (seal.minted_at_ms, seq, seq))
-            spans[incarnation] = (min(minted, seal.minted_at_ms), min(low, seq), max(high, seq))
-        # A restore goes on with the seq that it kept, so what a later one has was given up.
+        """The incarnations, oldest first, each with the last seq that counts of it.
+
+        A restore goes on behind the last seq that it kept, and runs inputs again. So of an
+        incarnation nothing counts from the first seq on that a later one has too, or whose inputs
+        a later one has outputs of.
+        """
         kept: list[Kept] = []
         below: int | None = None
-        for incarnation, (_, low, high) in sorted(
-            spans.items(), key=lambda one: one[1][0], reverse=True
-        ):
-            last = high if below is None else min(high, below - 1)
-            if last >= low:
+        later = _NONE
+        for incarnation, seals in self._newest_first():
+            ends = [] if below is None else [below]
+            again = seals.items() if len(later) else ()
+            ends += [seq for seq, found in again if np.isin(found, later).any()]
+            last = max((seq for seq in seals if not ends or seq < min(ends)), default=None)
+            if last is not None:
                 kept.append(Kept(incarnation, last))
-            below = low if below is None else min(low, below)
+            below = min([*seals, *([] if below is None else [below])])
+            later = np.concatenate([later, *seals.values()])
         return tuple(reversed(kept))
+
+    def _newest_first(self) -> list[tuple[Incarnation, dict[int, Offsets]]]:
+        """Return each incarnation with the inputs that have an output, by seq."""
+        found: dict[Incarnation, dict[int, Offsets]] = {}
+        minted: dict[Incarnation, int] = {}
+        for (incarnation, seq), seal in self._seals.items():
+            found.setdefault(incarnation, {})[seq] = np.concatenate(seal.parents)
+            minted[incarnation] = min(minted.get(incarnation, seal.minted_at_ms), seal.minted_at_ms)
+        return sorted(found.items(), key=lambda one: minted[one[0]], reverse=True)
 
     @property
     def minted_at_ms(self) -> int:
