@@ -197,26 +197,25 @@ class Proving:
     def _starts(self, row: LaneRow, base: Base | None) -> dict[Source, int]:
         """Return from where on a lane needs the partitions of its topics."""
         starts: dict[Source, int] = {}
-        topics = dict.fromkeys((*(s.topic for s, _ in row.head.frontier), *row.head.writes))
-        for topic in topics:
-            for source, low in self._stand.reach.bounds(topic).low:
-                starts[source] = low
-                if base is None:
-                    continue
-                after = [base.frontier[source]] if source in base.frontier else []
-                if topic in row.head.writes:
-                    after.append(0 if base.trusted else self._before.positions.get(source, 0))
-                starts[source] = max([low, min(after, default=low)])
+        bounds = self._stand.reach.bounds
+        for source, _ in row.head.frontier:
+            low = bounds(source.topic).low.at(source) or 0
+            known = base.frontier.get(source, low) if base is not None else low
+            starts[source] = max(low, known)
+        for topic in dict.fromkeys(row.head.writes):
+            for source, low in bounds(topic).low:
+                before = self._before.positions.get(source, 0)
+                known = low if base is None or base.trusted else max(low, before)
+                starts[source] = min(known, starts.get(source, known))
         return starts
 
     def _read_topic(
         self, topic: TopicId, starts: Mapping[Source, int], ways: Sequence[IdFrom]
     ) -> None:
         cluster, bounds = self._stand.cluster, self._stand.reach.bounds(topic)
-        readings = {
-            source: Reading(source, starts[source], self._marks, ways) for source, _ in bounds.low
-        }
-        low = Frontier.of((source, starts[source]) for source, _ in bounds.low)
+        mine = {source: at for source, at in starts.items() if source.topic == topic}
+        readings = {source: Reading(source, at, self._marks, ways) for source, at in mine.items()}
+        low = Frontier.of(mine.items())
         for batch in cluster.read(cluster.topics()[topic], low, bounds.high):
             readings[batch.source].take(batch)
         ends = dict(bounds.high)

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from delivery.host.killing import EXECUTOR
+from delivery.operate.dying import Kills
 from delivery.points import MID_EMIT, POINTS, STORED_NOT_SEALED
-from tests.acceptance.kit import Kills, Trial, Worker, prove, shares, until
+from tests.acceptance.kit import Trial, Worker, prove, shares, until
 from tests.acceptance.pricing import Pipeline
 
 ENGINES = ("resident", "microbatch")

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from delivery.operate.dying import Kills
 from delivery.points import POINTS
-from tests.acceptance.kit import Kills, Trial, prove, shares
+from tests.acceptance.kit import Trial, prove, shares
 from tests.acceptance.pricing import Pipeline
 
 RECORDS = 200
