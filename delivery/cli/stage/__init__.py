@@ -11,11 +11,13 @@ __all__ = ["command"]
 
 command = Verbs(
     {
-        name: f"delivery.cli.stage.{name.replace('-', '_')}"
-        for name in (
-            *("list", "rename", "reset", "retire"),
-            *("accept-topic", "change-dedup", "leave"),
-        )
+        "list": "delivery.cli.stage.list",
+        "rename": "delivery.cli.stage.rename",
+        "reset": "delivery.cli.stage.reset",
+        "retire": "delivery.cli.stage.retire",
+        "accept-topic": "delivery.cli.stage.accept_topic",
+        "change-dedup": "delivery.cli.stage.change_dedup",
+        "leave": "delivery.cli.stage.leave",
     },
     name="stage",
     help="The stages of a pipeline, as their catalog knows them: look at them, change their lives.",
