@@ -86,7 +86,7 @@ def command(
     """Prove that every input has exactly one effect and every output a sealed origin.
 
     Reads the raw topics and the raw catalog at URL beside live jobs, with a checker that shares no
-    code with what it checks, and keeps about 150 bytes a record in memory. Exits with 0 if
+    code with what it checks, and keeps digests of records, not the records. Exits with 0 if
     everything is proved, with 1 if something is wrong, with 3 if nothing is wrong but a lane cannot
     be proved, because a part of its topics was deleted.
     """
