@@ -23,8 +23,9 @@ from delivery.cli.watching import places, watching_options
 @click.option("--since", type=DURATION, help="Only what was sealed in the last 24h, say; else all.")
 @click.option(
     "--home",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="This host's directory of indexes, Delivery(home=...): filters are looked at too.",
+    envvar="DELIVERY_HOME",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="This host's directory of indexes, as stages have it; $DELIVERY_HOME: filters count too.",
 )
 @verb
 def command(
