@@ -378,7 +378,8 @@ def ended(lane: str, stop: m.Stop) -> DeliveryError:
         m.End.CORRUPT: Corrupt,
     }.get(stop.end, Unavailable)
     hint = {
-        m.End.FENCED: "the catalog was restored under it; start it again, and it follows",
+        m.End.FENCED: "the catalog was restored under it, or its stage was changed; start it again, "
+        "and it follows",
         m.End.REFUSED: "nothing was read or skipped",
         m.End.INDETERMINATE: "nothing is lost: it goes on where it stands once the catalog answers",
         m.End.CORRUPT: "stop everything that uses this catalog, keep a copy, and restore a backup",

@@ -234,7 +234,8 @@ def _exists(lanes: Sequence[Lane]) -> InvalidUsage:
         "begin a stage",
         f"{lanes[0].name} and {len(lanes) - 1} more" if lanes[1:] else lanes[0].name,
         "it ran before, so its lanes say where it goes on, and what they read was judged without these "
-        "ids; nothing was written: name the stage otherwise, or go on without",
+        "ids; nothing was written: name the stage otherwise, or go on without; where it goes on is "
+        "changed with `delivery stage reset`",
     )
 
 

@@ -270,6 +270,21 @@ def test_a_running_stage_is_fenced_by_the_same_write(house):
     assert parents(house, "out") == ONCE
 
 
+def test_a_stage_that_is_reset_while_it_runs_follows(house):
+    runner = house.runner()
+    house.begin(runner)
+    while not any(isinstance(todo, m.Append) for todo in runner.state.todo):
+        assert house.turn(runner, cut=1)
+    reset(hands(house), "price", Begin(at="earliest"), perform=True)
+    for _ in range(1000):
+        if runner.state.stopped is not None:
+            break
+        house.turn(runner, cut=1)
+    assert runner.state.stopped.end is m.End.FENCED, "a host opens it again"
+    finish(house)
+    assert parents(house, "out") == ONCE
+
+
 def test_one_thing_at_a_time(house):
     with pytest.raises(DiedError):
         rename(hands(house, Mortal(house.store, 1, after=True)), "price", "cost", perform=True)
