@@ -18,6 +18,7 @@ from contextlib import suppress
 from dedup.catalog.catalog import Catalog
 from dedup.errors import DeliveryError
 from delivery.kafka.port import Client
+from delivery.operate.opening import database_of
 from delivery.watch.brokers import Brokers, Seen
 from delivery.watch.exposition import Samples
 from delivery.watch.guarantee import State, guarantee
@@ -133,6 +134,8 @@ class Collector:
             **names,
         )
         for lane, row in stage.lanes.items():
+            if database_of(row.head) is not None:
+                continue  # what the catalog remembers of it is old
             own = {**names, "lane": lane}
             found.add("delivery_lane_seals_total", row.head.ref.seq, **own)
             found.add("delivery_lane_acknowledged_seals_total", row.ack.seq, **own)

@@ -6,6 +6,8 @@ What it must not know: the clock, how it is shown.
 Invariants:
     The catalog is only read: one row a lane, and one entry of each lane that owes an emission.
     What is unknown is None, never 0.
+    Of a lane in a user's database the catalog knows no more than when it last collected: how far
+    that lane is now is unknown.
     A record waits at one door at a time, so the stage with the oldest is the one that holds up.
 """
 
@@ -59,7 +61,7 @@ class StageLag:
         behind: records that no seal covers, those of partitions without a lane included.
         waiting_ms, pending, pending_ms, oldest_ms, sealed_ms: as of a lane.
         unclaimed: partitions of its topics that no lane reads yet; None: unknown.
-        late_ms: the larger of both ages; None: neither is known.
+        late_ms: the larger of both ages; None: unknown, unless one is known to be late.
         lanes: the lanes.
     """
 
@@ -143,6 +145,8 @@ class _Look:
             return {}
         behind: dict[Source, tuple[int, int]] = {}
         for row in self._rows.values():
+            if database_of(row.head) is not None:
+                continue
             for source, offset in row.head.frontier:
                 missing = (self._doors.end(source) or 0) - offset
                 # Of several lanes that read a partition the one furthest behind is asked for.
@@ -171,11 +175,13 @@ class _Look:
             oldest_ms=min(made, default=None),
             sealed_ms=stage.sealed_ms,
             unclaimed=None if unclaimed is None else len(unclaimed),
-            late_ms=_most((waits, pends)),
+            late_ms=_oldest((waits, pends)),
             lanes=lanes,
         )
 
     def _lane(self, lane: str, row: LaneRow) -> LaneLag:
+        if database_of(row.head) is not None:
+            return _elsewhere(lane)
         missing = {source: self._missing(source, offset) for source, offset in row.head.frontier}
         behind = _sum(missing.values())
         times = [self._since(row, source) for source, count in missing.items() if count]
@@ -209,10 +215,21 @@ class _Look:
         return guessed_ms(self._catalog, row, source, self._rows)
 
 
+def _elsewhere(lane: str) -> LaneLag:
+    """Return what the catalog knows of a lane that is in a user's database; it emits nothing."""
+    return LaneLag(
+        lane=lane,
+        behind=None,
+        waiting_ms=None,
+        pending=0,
+        pending_ms=0,
+        oldest_ms=None,
+        sealed_ms=None,
+    )
+
+
 def _first_owed(catalog: Catalog, lane: str, row: LaneRow) -> int | None:
-    """Return when the first seal was minted that is not acknowledged; None where it is not kept."""
-    if database_of(row.head) is not None:
-        return None
+    """Return when the first seal was minted that is not acknowledged; None where it is gone."""
     seq = row.settled + 1
     seal = catalog.seal(lane, row.head.incarnation_of(seq), seq)
     return seal.minted_at_ms if seal is not None else None
@@ -288,8 +305,3 @@ def _oldest(ages: Iterable[int | None]) -> int | None:
     known = [one for one in found if one is not None]
     most = max(known, default=None)
     return None if not most and len(known) < len(found) else most
-
-
-def _most(ages: Iterable[int | None]) -> int | None:
-    known = [one for one in ages if one is not None]
-    return max(known, default=None)

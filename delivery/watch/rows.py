@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from dedup.catalog.catalog import Catalog
 from dedup.model import LaneRow, TopicId
-from delivery.operate.opening import name_of
+from delivery.operate.opening import database_of, name_of
 
 __all__ = ["Rows", "StageRows", "read_rows"]
 
@@ -47,8 +47,12 @@ class StageRows:
 
     @property
     def sealed_ms(self) -> int | None:
-        """When the last seal of any lane was minted; None: nothing was ever sealed."""
-        found = [row.head.minted_at_ms for row in self.lanes.values() if row.head.ref.seq]
+        """When the last seal of any lane was minted; None: none was, or it is in a user's database."""
+        found = [
+            row.head.minted_at_ms
+            for row in self.lanes.values()
+            if row.head.ref.seq and database_of(row.head) is None
+        ]
         return max(found) if found else None
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from dedup.model import Source
+from dedup.model import Attempt, Frontier, Head, HeadRef, Incarnation, Seal, Source
+from delivery.watch.collector import Collector
 from delivery.watch.lag import LATE_MS
 from delivery.watch.rows import read_rows
 from delivery.watch.waiting import Doors
@@ -102,6 +104,27 @@ def test_the_oldest_of_two_stages_holds_up(house: House) -> None:
     assert [one.late_ms for one in found.stages] == [25_000, 30_000]
     assert found.holdup is not None
     assert found.holdup.stage == "ship"
+
+
+def test_a_lane_in_its_users_database_is_unknown_not_behind(house: House) -> None:
+    catalog, source = house.catalog(), house.source("out")
+    ref = HeadRef(Incarnation(b"i" * 16), 0, Attempt(b"a" * 16))
+    head = Head(
+        ref=ref,
+        frontier=Frontier.of([(source, 0)]),
+        topics=(("out", source.topic),),
+        state=b"database\x01" + bytes(16) + b"/shop/billing.db",
+    )
+    begun = Seal(ref=ref, start=head.frontier, end=head.frontier, minted_at_ms=1, lane_time_ms=0)
+    assert catalog.create("shop/billing/out-0", head, begun)
+    found = {one.stage: one for one in looked(house, house.now).stages}
+    billing = found["billing"]
+    assert (billing.behind, billing.waiting_ms, billing.late_ms) == (None, None, None)
+    assert found["ship"].behind == 0
+    with closing(Collector(house.catalog, None, house.now_ms)) as looks:
+        assert (
+            'delivery_lane_seals_total{pipeline="shop",stage="billing"' not in looks.look().text()
+        )
 
 
 def said(house: House, *more: str) -> str:
