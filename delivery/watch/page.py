@@ -101,7 +101,9 @@ def _now(seen: Observed) -> str:
         else "Nothing holds things up."
     )
     reasons = "".join(
-        f"<li><b>{escape(one.name)}</b>: {escape(reason.subject)}: {escape(reason.text)}; "
+        f"<li><b>{escape(one.name)}</b>: "
+        f"{escape('' if reason.subject == one.name else f'{reason.subject}: ')}"
+        f"{escape(reason.text)}; "
         f"{escape(reason.advice)}.</li>"
         for one in seen.guarantee.stages
         for reason in one.reasons
