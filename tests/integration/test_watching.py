@@ -11,11 +11,15 @@ from typing import Any
 
 import pytest
 
+from dedup.catalog.memory import MemoryStore
+from dedup.catalog.open import open_store
 from delivery import Delivery
+from delivery.services.cassandra import Cassandra
 from delivery.services.kafka import Kafka
 from tests.integration.receiver_kit import World
 from tests.integration.resident_kit import Driver, Pipeline, driven, until
-from tests.unit.operate_kit import called, document
+from tests.unit.house import House
+from tests.unit.operate_kit import called, chained, copied, document
 
 ORDERS = 300
 
@@ -89,6 +93,27 @@ def test_repeats_are_looked_up_in_a_real_log(world: World) -> None:
     file = world.root / "report.html"
     assert document("report", *asked, "-o", str(file))["stages"] == ["main/billing"]
     assert re.search(r"[1-9]\d* of [1-9]\d* sampled repeats; the latest came", file.read_text())
+
+
+# Cassandra ----------------------------------------------------------------------------------------
+
+
+def test_a_catalog_in_cassandra_is_watched_like_one_in_a_file(
+    cassandra: Cassandra, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    url = f"cassandra://{cassandra.contact_points[0]}:{cassandra.port}/{unique('shop')}"
+    house = House(MemoryStore())
+    chained(house)
+    store = open_store(url)
+    copied(house.store, store)
+    store.close()
+    first, second = document("lag", url)["stages"]
+    assert (first["stage"], first["pending"], second["behind"]) == ("price", 0, 0)
+    assert document("guarantee", url, code=3)["state"] == "unknown"
+    served = document("metrics", url, "--once")["metrics"]
+    assert [one["value"] for one in served["delivery_lane_seals_total"]] == [6, 6]
+    assert document("report", url, "-o", str(tmp_path / "report.html"))["seals"] == 12
+    assert document("advice", url)["kafka"] is False
 
 
 # Spark --------------------------------------------------------------------------------------------
