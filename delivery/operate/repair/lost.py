@@ -257,15 +257,20 @@ class _Survey:
 
         Seals without outputs leave nothing in topics, and receivers may know that they were there.
         """
-        seen = {kept.incarnation: kept.seq for kept in sight.history}
-        last = sight.history[-1]
+        known = {kept.incarnation: kept.seq for kept in sight.history}
+        spans = sight.spans()
         for name in self._senders.lanes():
             row = self._senders.load(name)
             for read in row.head.read_seqs if row else ():
-                newest = read.incarnation == last.incarnation or read.incarnation not in seen
-                if read.sender == lane and newest and read.seq >= last.seq:
-                    seen[read.incarnation] = max(read.seq, seen.get(read.incarnation, 0))
-        return tuple(Kept(*one) for one in sorted(seen.items(), key=lambda one: one[1]))
+                one, seq = read.incarnation, read.seq
+                if read.sender != lane or seq <= known.get(one, -1):
+                    continue
+                # What was given up stays so, and no seq that another one has is claimed.
+                whole = one not in spans or known.get(one, -1) >= spans[one][1]
+                others = (spans[o][0] for o in known if o != one and o in spans and known[o] > seq)
+                if whole and all(first > seq for first in others):
+                    known[one] = seq
+        return tuple(Kept(*one) for one in sorted(known.items(), key=lambda one: one[1]))
 
 
 def unfinished(catalog: Catalog, lane: str, row: LaneRow) -> bool:

@@ -101,6 +101,10 @@ class Sight:
         found = self._parents(counting=True)
         return np.unique(np.concatenate(found)) if found else _NONE
 
+    def spans(self) -> dict[Incarnation, tuple[int, int]]:
+        """Return of every incarnation that left something the first and the last seq seen."""
+        return {one: (min(seals), max(seals)) for one, seals in self._newest_first()}
+
     def minted_after(self, time_ms: int) -> int | None:
         """Return the first input that has an output minted later than a time; None: there is none."""
         later = [
