@@ -31,7 +31,16 @@ HEAVY = {
     "xxhash",
 }
 
-NOT_VERBS = {"__init__", "__main__", "durations", "kafka", "output", "tables"}
+NOT_VERBS = {
+    "__init__",
+    "__main__",
+    "durations",
+    "kafka",
+    "output",
+    "tables",
+    "watching",
+    "changes",
+}
 
 
 def leaves(parent: click.Group, *words: str) -> dict[tuple[str, ...], click.Command]:
