@@ -18,7 +18,7 @@ from dedup.model import LaneRow, Source, TopicId
 from delivery.checker import Evidence, Finding, LaneInput, Log, check
 from delivery.header import NAME, decode_header
 from delivery.naming import id_from
-from delivery.operate.reach import Terms, seeded, topics_of
+from delivery.operate.reach import Terms, due_of, seeded, topics_of
 from delivery.operate.stand import Stand
 from delivery.operate.ways import Naming
 from delivery.records import Record
@@ -104,7 +104,12 @@ class Gathering:
                 return None
         self.named[lane] = told or (f"by {way}, as you say" if way else BY_STAGES)
         brought_in = row is not None and seeded(self._stand.catalog, lane, row)
-        return LaneInput(id_from=id_from(way), window_ms=self._terms.window_ms, seeded=brought_in)
+        return LaneInput(
+            id_from=id_from(way),
+            window_ms=self._terms.window_ms,
+            seeded=brought_in,
+            due=due_of(row),
+        )
 
 
 BY_STAGES = "by the stages that made them"

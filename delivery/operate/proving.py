@@ -36,7 +36,7 @@ from delivery.checker.world import World
 from delivery.naming import IdFrom, id_from
 from delivery.operate.gathering import said
 from delivery.operate.guessing import SAMPLE_MAX
-from delivery.operate.reach import Terms, seeded
+from delivery.operate.reach import Terms, due_of, seeded
 from delivery.operate.stand import Stand
 from delivery.operate.ways import Naming
 from delivery.protocol.senders import Mark
@@ -183,6 +183,7 @@ class Proving:
                 id_from=way,
                 window_ms=self._terms.window_ms,
                 seeded=seeded(self._stand.catalog, lane, row),
+                due=due_of(row),
             )
             base = self._before.bases.get(lane)
             for source, _ in row.head.frontier:

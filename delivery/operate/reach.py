@@ -14,14 +14,15 @@ from dataclasses import dataclass, field
 
 from dedup.catalog.catalog import Catalog
 from dedup.errors import Corrupt
-from dedup.model import LaneRow, Seal, Source, TopicId
+from dedup.model import Frontier, LaneRow, Seal, Source, TopicId
 from delivery.checker.columns import Base
 from delivery.kafka.port import Bounds
 from delivery.operate.logs import Cluster
 from delivery.operate.opening import database_of, name_of
 from delivery.operate.ways import readable_seals
+from delivery.protocol.rest import rest_of
 
-__all__ = ["Reach", "Terms", "begun", "seeded", "topics_of"]
+__all__ = ["Reach", "Terms", "begun", "due_of", "seeded", "topics_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,12 @@ class Terms:
             if stage in self.ways:
                 return self.ways[stage]
         return None
+
+
+def due_of(row: LaneRow | None) -> Frontier | None:
+    """Return up to where a lane is sealed in the end: one at rest to where it is; None: all of it."""
+    at_rest = row is not None and rest_of(row.head.state) is not None
+    return row.head.frontier if row is not None and at_rest else None
 
 
 class Reach:

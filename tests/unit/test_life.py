@@ -14,11 +14,14 @@ from delivery.life.leave import leave
 from delivery.life.rename import rename
 from delivery.life.reset import Begin, reset
 from delivery.life.retire import retire
+from delivery.operate.auditing import Terms, audit
+from delivery.operate.logs import Cluster
 from delivery.operate.verification import verify
 from delivery.protocol import messages as m
 from delivery.protocol.rest import Kind, rest_of
 from tests.unit.house import LANE, House
 from tests.unit.life_kit import DiedError, Mortal, hands, killed_everywhere
+from tests.unit.memory_kafka import MemoryClient
 from tests.unit.operate_kit import SECOND, chained
 
 NEW = "shop/cost/0"
@@ -80,6 +83,18 @@ def test_a_renamed_stage_goes_on_with_its_ids(house):
     whole(house)
     del house.inputs[LANE]
     assert house.proved() == []
+
+
+def test_an_audit_of_the_end_asks_no_more_of_a_name_that_was_given_up(house):
+    rename(hands(house), "price", "cost", perform=True)
+    finish(house, NEW)
+    found = audit(
+        house.catalog(),
+        Cluster(MemoryClient(house.broker)),
+        list(house.catalog().lanes()),
+        Terms(ways={"": "header:id"}, finished=True),
+    )
+    assert found.verdict == "exact", found
 
 
 def test_who_reads_a_renamed_stage_drops_late_copies_of_both_names(house):
