@@ -1,6 +1,6 @@
 # Everything this project can do for you. `make` alone prints the list.
 .POSIX:
-.PHONY: help setup jars demo test check fmt lint type crash soak bench docs lock clean docs-check
+.PHONY: help setup jars demo test check fmt lint type crash soak bench bench-peers docs lock clean docs-check
 
 BIN = .venv/bin
 SETUP = .ci/setup
@@ -10,7 +10,7 @@ MKDOCS = mkdocs==1.6.1
 MATERIAL = mkdocs-material==9.6.23
 
 help: ## Print this list
-	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do printf '  make %-10s %s\n' "$$target" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do printf '  make %-11s %s\n' "$$target" "$$text"; done
 
 setup: ## Bring .venv to what requirements.lock says; a second run does nothing
 	@$(SETUP)
@@ -50,6 +50,10 @@ docs-check: setup ## Look at the report in a real browser, light and dark, on a 
 
 bench: setup jars ## Measure, beside the barest thing that does the same; BENCH="NAME... --quick" narrows it
 	@$(BIN)/python -m bench $(BENCH)
+
+bench-peers: setup jars ## Ours beside its peers, each in an environment of its own; BENCH="NAME... --quick" narrows it
+	@$(BIN)/python -m bench.peers.environments
+	@$(BIN)/python -m bench.peers $(BENCH)
 
 docs: setup ## Build the documentation site, in strict mode, into .cache/site
 	@$(BIN)/uv tool run --quiet --from $(MKDOCS) --with $(MATERIAL) mkdocs build --strict --site-dir .cache/site

@@ -40,10 +40,14 @@ BENCHMARKS: tuple[Benchmark, ...] = (
 )
 
 
-def main(arguments: list[str]) -> int:
+def main(
+    arguments: list[str],
+    benchmarks: tuple[Benchmark, ...] = BENCHMARKS,
+    program: str = "python -m bench",
+) -> int:
     """Run the benchmarks named, or all; return 0 whether or not goals were met."""
-    known = {benchmark.name: benchmark for benchmark in BENCHMARKS}
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure, in ratios.")
+    known = {benchmark.name: benchmark for benchmark in benchmarks}
+    parser = argparse.ArgumentParser(prog=program, description="Measure, in ratios.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(known)}")
     parser.add_argument("--quick", action="store_true", help="one small round: does it work?")
     parser.add_argument("--json", metavar="PATH", help="where every figure goes; -: stdout")
@@ -53,7 +57,7 @@ def main(arguments: list[str]) -> int:
     chosen = [known[name] for name in options.names] or list(known.values())
     # With `--json -` only the JSON goes to stdout.
     tables = sys.stderr if options.json == "-" else sys.stdout
-    described = machine()
+    described = machine(program)
     print(_introduced(described, quick=options.quick), file=tables, flush=True)
     outcomes = []
     with Lab(quick=options.quick, report=lambda line: print(line, file=sys.stderr)) as lab:

@@ -35,7 +35,7 @@ _HEADINGS = (
 )
 
 
-def machine() -> dict[str, Any]:
+def machine(program: str = "python -m bench") -> dict[str, Any]:
     """Say what the figures were measured on, and how busy it was when this was called."""
     installed = {}
     for name in PACKAGES:
@@ -52,7 +52,7 @@ def machine() -> dict[str, Any]:
         "sqlite": sqlite3.sqlite_version,
         "packages": installed,
         "load": [round(load, 1) for load in os.getloadavg()],
-        "command": " ".join(["python -m bench", *sys.argv[1:]]),
+        "command": " ".join([program, *sys.argv[1:]]),
     }
 
 
