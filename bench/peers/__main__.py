@@ -45,22 +45,20 @@ def _peer(command: tuple[str, ...], *, dedup: bool) -> Way:
     )
 
 
-def _peers() -> dict[str, Way]:
+def contestants() -> dict[str, Way]:
+    """Return who takes part; ours comes first: it is what the others are divided by."""
     drivers = {
         (LOOP, LOOP_DEDUP): (python("confluent"), "-m", "bench.peers.confluent_loop"),
         (QUIX, QUIX_DEDUP): (python("quix"), "-m", "bench.peers.quix"),
         (FLINK, FLINK_DEDUP): (python("pyflink"), "-m", "bench.peers.pyflink_job"),
         (STREAMS, STREAMS_DEDUP): java("streams", "KafkaStreamsJob"),
     }
-    return {
+    own = {name: WAYS[name] for name in (SQLITE, SPARK, SPARK_DEDUP)}
+    return own | {
         name: _peer(command, dedup=dedup)
         for names, command in drivers.items()
         for name, dedup in zip(names, (False, True), strict=True)
     }
-
-
-#: Ours comes first: it is what the others are divided by.
-CONTESTANTS = {name: WAYS[name] for name in (SQLITE, SPARK, SPARK_DEDUP)} | _peers()
 
 
 @contextmanager
@@ -68,7 +66,7 @@ def _drains(lab: Lab) -> Iterator[Sequence[Contestant]]:
     with clusters(quick=lab.quick, report=lab.report) as cluster:
         yield [
             Contestant(name=name, turn=partial(drain, cluster, way))
-            for name, way in CONTESTANTS.items()
+            for name, way in contestants().items()
         ]
 
 
@@ -78,7 +76,7 @@ def _steadies(lab: Lab) -> Iterator[Sequence[Contestant]]:
     with clusters(quick=lab.quick, report=lab.report) as cluster:
         yield [
             Contestant(name=name, turn=partial(steady, cluster, way, seconds))
-            for name, way in CONTESTANTS.items()
+            for name, way in contestants().items()
         ]
 
 
