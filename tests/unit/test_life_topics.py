@@ -67,7 +67,8 @@ def _accepted(it, topic: str) -> None:
     try:
         accept_topic(it, topic, perform=True)
     except InvalidUsage as error:
-        assert "nothing to accept" in error.hint
+        if "nothing to accept" not in error.hint:
+            raise
 
 
 def test_what_nobody_remembers_is_asked_for(house):
