@@ -262,14 +262,15 @@ class LaneTask:
         if answer is not None:
             self._runner.tell(answer)
 
-    def emit(self, *, seconds: float = 0.0) -> bool:
+    def emit(self, *, seconds: float = 0.0, begin: bool = True) -> bool:
         """Begin the emissions that are next, and look at those on their way.
 
         Args:
             seconds: how long to wait for what is on its way.
+            begin: whether anything may be begun.
         """
         runner, moved = self._runner, False
-        while (emit := self._take(m.Emit)) is not None:
+        while begin and (emit := self._take(m.Emit)) is not None:
             moved = True
             self._send(emit)
         while self._sending:
@@ -307,6 +308,11 @@ class LaneTask:
             self.tell(m.Missing(emit.seq))
         else:
             self.tell(self._runner.delivered(emit, Frontier()))
+
+    @property
+    def sending(self) -> bool:
+        """Whether something is on its way."""
+        return bool(self._sending)
 
     @property
     def unsettled(self) -> bool:

@@ -120,8 +120,7 @@ class Worker:
         for source in sources:
             if source in self._lanes and spec.name in self._lanes[source]:
                 continue
-            begin = starts.get(source.partition, low.at(source) or 0)
-            self._begin(spec, source, begin)
+            self._begin(spec, source, starts.get(source.partition, low.at(source) or 0))
 
     def begin(self, spec: StageSpec, starts: Mapping[Source, int]) -> None:
         """Append where lanes begin that never were, in this order, and run none of them.
@@ -184,13 +183,27 @@ class Worker:
         if together:
             self._store(lanes)
         moved |= self._commit(lanes, idle=not moved)
+        moved |= self._emit(lanes)
         for lane in lanes:
-            moved |= lane.emit()
-            if lane.stopped is not None:
+            if lane.stopped:
                 check(lane)
         self._hold_back()
         self._hint()
         return moved or any(lane.unsettled for lane in lanes)
+
+    def _emit(self, lanes: Sequence[LaneTask]) -> bool:
+        """Look at what is on its way, and begin more where nothing is."""
+        moved = False
+        for lane in lanes:
+            moved |= lane.emit(begin=False)
+        # SUBTLE: lanes of a stage share a producer. Begun beside as many requests as librdkafka lets
+        # be on their way, records make a thread of its spin until one is answered: on a core that
+        # the broker may need for that. So what is ready meanwhile goes together.
+        busy = {lane.spec.name for lane in lanes if lane.sending}
+        for lane in lanes:
+            if lane.spec.name not in busy:
+                moved |= lane.emit()
+        return moved
 
     def _store(self, lanes: Sequence[LaneTask]) -> None:
         """Store the chunks of all lanes at once, where the store can."""

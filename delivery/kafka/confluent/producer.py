@@ -42,8 +42,8 @@ LOG = logging.getLogger(__name__)
 _SERVE_SECONDS = 0.1
 #: A report may be this much later than the time a record has for its delivery.
 _LATE_SECONDS_MAX = 5.0
-#: How long records wait for company. A flush does not wait.
-_LINGER_MS = 5
+#: How long records wait for company: those of a bundle come together anyway.
+_LINGER_MS = 1
 _KIB = 1024
 #: Reports of one partition: the last record that arrived under None, and one per kind of failure.
 #: A dictionary's own `__setitem__` takes (error, message) without a function of ours.
@@ -120,15 +120,12 @@ class ConfluentProducer:
         return f"ConfluentProducer({self._options.bootstrap!r})"
 
     def emit(self, topics: Sequence[Topic], emissions: Emissions) -> Frontier:
-        """Send in order, flush, and say where it landed; see the port."""
+        """Send in order, wait, and say where it landed; see the port."""
         sending = self.begin(topics, emissions)
-        try:
-            self._flush(sending.producer)
-        except BaseException:
-            self._throw_away()
-            raise
-        landed = sending.done()
-        assert landed is not None, "whatever was flushed is reported"
+        # SUBTLE: not by librdkafka's flush. While it runs nothing lingers, and whenever as many
+        # requests are on their way as may be, the thread of the broker spins until one is answered.
+        while (landed := sending.done(_SERVE_SECONDS)) is None:
+            pass
         return landed
 
     def begin(self, topics: Sequence[Topic], emissions: Emissions) -> ConfluentSending:
@@ -229,12 +226,6 @@ class ConfluentProducer:
                 continue
             return
         raise self._late()
-
-    def _flush(self, producer: Producer) -> None:
-        deadline = time.monotonic() + self.patience()
-        while producer.flush(_SERVE_SECONDS):
-            if time.monotonic() > deadline:
-                raise self._late()
 
     def _behind(
         self, topics: Sequence[Topic], reports: dict[tuple[int, int], _Reports]
