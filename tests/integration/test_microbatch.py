@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from delivery.points import POINTS, SEALED_NOT_EMITTED, STORED_NOT_SEALED
+from delivery.points import POINTS, SEALED_NOT_EMITTED
 from delivery.services.kafka import Kafka
 from tests.acceptance.kit import Trial, prove, until
 from tests.acceptance.pricing import Pipeline
@@ -50,13 +50,13 @@ def driver_killed_at(point: str, pipeline: Pipeline, directory: Path) -> None:
     prove(trial)
 
 
-@pytest.mark.parametrize("point", [STORED_NOT_SEALED, SEALED_NOT_EMITTED])
-def test_a_driver_killed_around_the_seal(point: str, pipeline: Pipeline, tmp_path: Path) -> None:
-    driver_killed_at(point, pipeline, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param(point, marks=() if point == SEALED_NOT_EMITTED else pytest.mark.slow)
+        for point in POINTS
+    ],
+)
 def test_a_driver_killed_at_every_point(point: str, pipeline: Pipeline, tmp_path: Path) -> None:
     driver_killed_at(point, pipeline, tmp_path)
 

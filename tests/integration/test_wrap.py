@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from delivery import Delivery
-from delivery.points import ACKNOWLEDGED, POINTS, SEALED_NOT_EMITTED, STORED_NOT_SEALED
+from delivery.points import ACKNOWLEDGED, POINTS, STORED_NOT_SEALED
 from delivery.services.kafka import Kafka
 from tests.integration.wrap_kit import FIRST, WINDOW_SECONDS, Job, closing, traffic
 
@@ -54,13 +54,8 @@ def windows_exact(job: Job, last: int) -> None:
 @pytest.mark.parametrize(
     "point",
     [
-        STORED_NOT_SEALED,
-        SEALED_NOT_EMITTED,
-        *(
-            pytest.param(point, marks=pytest.mark.slow)
-            for point in POINTS
-            if point not in {STORED_NOT_SEALED, SEALED_NOT_EMITTED}
-        ),
+        pytest.param(point, marks=() if point == STORED_NOT_SEALED else pytest.mark.slow)
+        for point in POINTS
     ],
 )
 def test_a_job_of_nondeterministic_code_whose_driver_is_killed(
@@ -76,13 +71,8 @@ def test_a_job_of_nondeterministic_code_whose_driver_is_killed(
 @pytest.mark.parametrize(
     "point",
     [
-        STORED_NOT_SEALED,
-        ACKNOWLEDGED,
-        *(
-            pytest.param(point, marks=pytest.mark.slow)
-            for point in POINTS
-            if point not in {STORED_NOT_SEALED, ACKNOWLEDGED}
-        ),
+        pytest.param(point, marks=() if point == ACKNOWLEDGED else pytest.mark.slow)
+        for point in POINTS
     ],
 )
 def test_windows_are_exact_although_the_driver_is_killed(
