@@ -1,7 +1,8 @@
 """Directories of this host where lanes keep their indexes between processes.
 
-What it is: `Home`, one directory for all catalogs and lanes, and `home_of`, which finds it; `Place`, that of one lane: its
-manifest, its lock, and a workshop of its own for each process that makes files there.
+What it is: `Home`, one directory for all catalogs and lanes, and `home_of`, which finds it;
+`Place`, that of one lane: its manifest, its lock, and a workshop of its own for each process that
+makes files there.
 What it must not know: what is in runs and filters, which ids were decided.
 
 Invariants:
@@ -37,6 +38,10 @@ _LOCK = "lock"
 _UPKEEP = "upkeep"
 #: A process's own directory inside the lane's; its lock says that the process lives.
 _WORKSHOP = "work-"
+#: The same before its lock is held: nobody can tell whether its process lives.
+_UNBORN = "new-"
+#: A directory that got no lock for so long belongs to a process that died making it.
+UNBORN_SECONDS_MAX = 600.0
 #: Hex digits of the directories' names: 64 bits of a hash of what they are for.
 _NAME_DIGITS = 16
 
@@ -96,8 +101,7 @@ class Place:
 
     def workshop(self) -> Workshop:
         """Make this process's own directory."""
-        _make(self.path)
-        return Workshop(Path(tempfile.mkdtemp(prefix=_WORKSHOP, dir=self.path)))
+        return Workshop(self.path, self.at)
 
     def read(self) -> Manifest | None:
         """Return the manifest, or None if there is none of this boot, lane and release."""
@@ -160,15 +164,18 @@ class Place:
 class Workshop:
     """The directory of one process: what it makes is its own until it is taken over."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, parent: Path, at: At = nowhere, label: str = "") -> None:
+        self._parent = parent
+        self._at = at
+        self._label = label
         self._lock: int | None = None
-        self._live()
+        self.path = self._open()
 
     def fresh(self, kind: str) -> Path:
         """Return a path that was never used."""
-        if not (self.path / _LOCK).exists():
-            self._live()  # somebody has deleted everything
+        if not (self.path / _LOCK).exists():  # somebody has deleted everything
+            self.close()
+            self.path = self._open()
         return self.path / f"{kind}-{os.urandom(8).hex()}"
 
     def close(self) -> None:
@@ -178,14 +185,17 @@ class Workshop:
             os.close(self._lock)
             self._lock = None
 
-    def _live(self) -> None:
-        """Say that this process lives."""
-        _make(self.path)
-        if self._lock is not None:
-            os.close(self._lock)
-        self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        with suppress(BlockingIOError):  # somebody looks just now whether we live: that passes
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    def _open(self) -> Path:
+        """Make a directory, and say that this process lives, before anybody may take it for dead."""
+        _make(self._parent)
+        unborn = Path(tempfile.mkdtemp(prefix=self._label + _UNBORN, dir=self._parent))
+        self._at("workshop-unborn")
+        lock = os.open(unborn / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)  # nobody else asks for the lock of what is not born
+        self._lock = lock
+        born = unborn.rename(unborn.with_name(unborn.name.replace(_UNBORN, _WORKSHOP, 1)))
+        self._at("workshop-born")
+        return born
 
 
 def home_of(given: str | None) -> Home | None:
@@ -213,7 +223,7 @@ def home_of(given: str | None) -> Home | None:
 
 def private() -> Workshop:
     """Return a workshop where there is no home."""
-    return Workshop(Path(tempfile.mkdtemp(prefix="delivery-lane-")))
+    return Workshop(Path(tempfile.gettempdir()), label="delivery-lane-")
 
 
 def boot() -> str:
@@ -241,15 +251,15 @@ def _held(path: Path) -> Iterator[bool]:
 
 
 def _alive(path: Path) -> bool:
-    """Tell whether a path is the workshop of a living process."""
+    """Tell whether a path is the workshop of a living process, or may become one."""
+    if path.name.startswith(_UNBORN):
+        return time.time() - _changed(path) < UNBORN_SECONDS_MAX
     if not path.name.startswith(_WORKSHOP):
         return False
     try:
         file = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
-        # SUBTLE: a workshop is made before its lock. Taken for dead in between, it loses its
-        # directory, and its owner makes another: time, never correctness.
-        return False
+        return False  # somebody deletes it
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -269,7 +279,7 @@ def _deleted(place: Path) -> bool:
 
 
 def _changed(place: Path) -> float:
-    """Return when a place was last written to."""
+    """Return when a directory was last written to."""
     try:
         return place.stat().st_mtime
     except OSError:

@@ -14,6 +14,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ from dedup.catalog.open import open_store
 from dedup.formats.segment import BUCKET_MS
 from dedup.index import ExactIndex
 from dedup.local import Home, LaneIndex
+from dedup.local.home import UNBORN_SECONDS_MAX
 from dedup.model import Head, advance
 from tests.crash.conftest import TakeDown
 from tests.unit.local_lanes import NAME, TINY, WINDOW_MS, Lane
@@ -150,6 +152,17 @@ def proved(lane: Lane, home: Path) -> None:
     manifest = place.read()
     assert manifest is not None
     assert {path.name for path in place.path.iterdir()} == {*manifest.names, "manifest", "lock"}
+
+
+@pytest.mark.parametrize("step", ["workshop-unborn", "workshop-born"])
+def test_killed_while_it_makes_its_directory_a_process_leaves_nothing(lane, tmp_path, step):
+    killed(lane, tmp_path / "home", step, 1)
+    place = Home(tmp_path / "home").place(lane.store.url, NAME)
+    left = [path for path in place.path.iterdir() if path.is_dir()]
+    assert len(left) == 1
+    then = time.time() - UNBORN_SECONDS_MAX - 1
+    os.utime(left[0], (then, then))
+    proved(lane, tmp_path / "home")
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import time
 from pathlib import Path
 
 from dedup.local import Home, home
-from tests.unit.local_lanes import NAME, Lane
+from tests.unit.local_lanes import NAME, TINY, Lane
 from tests.unit.test_local_index import all_known, filled, opened, place_of
 
 
@@ -56,3 +57,47 @@ def test_whose_home_it_is(tmp_path, monkeypatch):
         assert found is not None
         assert found.root == Path("/var/lib/elsewhere")
     assert home.home_of("") is None
+
+
+def test_nobody_takes_a_process_for_dead_before_its_lock_is_held(tmp_path):
+    """Whatever another process sweeps while a workshop is made, it is there when it is made."""
+    lane = filled(Lane())
+    with opened(lane, tmp_path) as other:
+        assert all_known(other, lane)
+        steps: list[str] = []
+
+        def sweep(step: str) -> None:
+            steps.append(step)
+            lane.append([lane.fresh() for _ in range(TINY.overlay_ids_max)])
+            assert all_known(other, lane)  # and so it has published, and swept
+            assert Home(tmp_path).sweep(lane.store.url, []) == []
+
+        workshop = Home(tmp_path).place(lane.store.url, NAME, sweep).workshop()
+        assert steps == ["workshop-unborn", "workshop-born"]
+        workshop.fresh("run").write_bytes(b"what it makes")
+        workshop.close()
+
+
+def test_what_a_process_left_that_died_being_born_goes_after_a_while(tmp_path):
+    lane = filled(Lane())
+    with opened(lane, tmp_path) as index:
+        assert all_known(index, lane)
+        left = place_of(lane, tmp_path) / "new-abcdefgh"
+        left.mkdir()
+        for age, there in ((0.0, True), (home.UNBORN_SECONDS_MAX + 1, False)):
+            then = time.time() - age
+            os.utime(left, (then, then))
+            lane.append([lane.fresh() for _ in range(TINY.overlay_ids_max)])
+            assert all_known(index, lane)
+            assert left.exists() is there
+
+
+def test_a_process_whose_directory_was_deleted_makes_another(tmp_path):
+    place = Home(tmp_path).place("memory:", "lane")
+    workshop = place.workshop()
+    before = workshop.path
+    shutil.rmtree(tmp_path)
+    workshop.fresh("run").write_bytes(b"")
+    assert workshop.path != before
+    workshop.close()
+    assert list(place.path.iterdir()) == []
