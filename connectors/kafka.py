@@ -12,21 +12,15 @@ Invariants:
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from delivery import InvalidUsage, Unavailable
 from delivery.kafka.port import Client, Consumer, Fetched, Topic
+from delivery.kafka.ranges import STALL_SECONDS_MAX, read_ranges
 from delivery.ports import Frontier, Log, Source
 
 __all__ = ["KafkaReader"]
-
-#: What one poll of a planned range returns at most.
-POLL_RECORDS_MAX = 20_000
-POLL_BYTES_MAX = 16 * 1024 * 1024
-POLL_SECONDS = 0.5
-#: A planned range was there when it was planned; whoever gets nothing of it for so long is cut off.
-STALL_SECONDS_MAX = 60.0
 
 
 class KafkaReader:
@@ -81,26 +75,13 @@ class KafkaReader:
             Unavailable: nothing came for `STALL_SECONDS_MAX`; what was yielded is right.
         """
         ends = dict(end)
-        waiting = {s: at for s, at in self._checked(start).items() if at < ends.get(s, at)}
-        consumer = self._client.consumer()
-        try:
-            consumer.add(self._topic, waiting)
-            deadline = time.monotonic() + STALL_SECONDS_MAX
-            while waiting:
-                fetched = consumer.poll(
-                    max_records=POLL_RECORDS_MAX, max_bytes=POLL_BYTES_MAX, timeout=POLL_SECONDS
-                )
-                if fetched:
-                    deadline = time.monotonic() + STALL_SECONDS_MAX
-                elif time.monotonic() > deadline:
-                    raise self._stalled(waiting, ends)
-                for one in fetched:
-                    yield _cut(one, waiting[one.source], ends[one.source])
-                    if one.position >= ends[one.source]:
-                        consumer.remove([one.source])
-                        del waiting[one.source]
-        finally:
-            consumer.close()
+        yield from read_ranges(
+            self._client,
+            self._topic,
+            self._checked(start),
+            ends,
+            stalled=partial(self._stalled, ends),
+        )
 
     # Inside -----------------------------------------------------------------------------------
 
@@ -122,7 +103,7 @@ class KafkaReader:
             )
         return positions
 
-    def _stalled(self, waiting: dict[Source, int], ends: dict[Source, int]) -> Unavailable:
+    def _stalled(self, ends: Mapping[Source, int], waiting: Mapping[Source, int]) -> Unavailable:
         wanted = ", ".join(f"{s.partition} up to {ends[s]}" for s in sorted(waiting))
         return Unavailable(
             "read a planned range",
@@ -130,7 +111,3 @@ class KafkaReader:
             f"nothing came for {STALL_SECONDS_MAX:.0f} s; nothing was skipped: see whether the "
             "brokers that lead them are up, and run it again",
         )
-
-
-def _cut(fetched: Fetched, start: int, end: int) -> Fetched:
-    return Fetched(fetched.batch.cut(start, end), min(fetched.position, end))

@@ -48,6 +48,7 @@ __all__ = [
     "Transaction",
     "Unavailable",
     "Written",
+    "close_sink",
     "delivered_with",
     "kind_of",
     "positions",
@@ -67,6 +68,13 @@ class Kind(Enum):
     SAME_TRANSACTION = "same-transaction"
     #: Every row has a key made from its record's id, or carries it to a receiver that drops repeats.
     KEYED = "keyed"
+
+
+def close_sink(sink: object) -> None:
+    """Let go of a sink, if it holds anything that can be let go of."""
+    close = getattr(sink, "close", None)
+    if close is not None:
+        close()
 
 
 def kind_of(sink: object) -> Kind:

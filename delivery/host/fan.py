@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from delivery.ports import Emissions, Emitter, Frontier, Rows, TopicId
-from delivery.sinks import kind_of
+from delivery.sinks import close_sink, kind_of
 
 __all__ = ["Fan"]
 
@@ -77,6 +77,4 @@ class Fan:
     def close(self) -> None:
         """Let go of every sink. May be called twice."""
         for part in self._parts:
-            close = getattr(part, "close", None)
-            if close is not None:
-                close()
+            close_sink(part)

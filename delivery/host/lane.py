@@ -317,7 +317,7 @@ class LaneTask:
     @property
     def unsettled(self) -> bool:
         """Whether something is on its way, or waits for company."""
-        return bool(self._sending) or self._ack is not None
+        return self.sending or self._ack is not None
 
     def _take(self, kind: type[_I]) -> _I | None:
         todo = self._runner.state.todo

@@ -36,6 +36,7 @@ from delivery.kafka.port import Client, Consumer, Topic
 from delivery.points import At, nowhere
 from delivery.ports import Emitter, Reader
 from delivery.protocol import messages as m
+from delivery.sinks import close_sink
 
 LOG = logging.getLogger(__name__)
 
@@ -353,9 +354,7 @@ class Worker:
         for consumer in self._consumers.values():
             consumer.close()
         for emitter in self._emitters.values():
-            close = getattr(emitter, "close", None)
-            if close is not None:
-                close()
+            close_sink(emitter)
         self._client.close()
         self._catalog.store.close()
 

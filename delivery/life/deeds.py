@@ -13,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
@@ -31,6 +32,7 @@ from delivery.batch import Emissions
 from delivery.life import points
 from delivery.life.undertaking import Hands
 from delivery.outputs import decode_outputs
+from delivery.sinks import close_sink
 
 __all__ = [
     "as_brought_in",
@@ -69,16 +71,16 @@ def drain(hands: Hands, lane: str) -> None:
     if owed:
         hands.report(f"{lane}: {len(owed)} seals are delivered")
     rows = [(seal, _outputs(hands.catalog, lane, seal)) for seal in owed]
-    sink = None
-    for seal, emissions in rows:
-        delivered = Frontier()
-        if emissions:
-            sink = sink or hands.sink(_topics(hands, lane, row))
-            delivered = sink.emit(emissions)
-        row = _acknowledged(hands.catalog, lane, seal.ref.seq, delivered)
-    close = getattr(sink, "close", None)
-    if close is not None:
-        close()
+    with ExitStack() as stack:
+        sink = None
+        for seal, emissions in rows:
+            delivered = Frontier()
+            if emissions:
+                if sink is None:
+                    sink = hands.sink(_topics(hands, lane, row))
+                    stack.callback(close_sink, sink)
+                delivered = sink.emit(emissions)
+            row = _acknowledged(hands.catalog, lane, seal.ref.seq, delivered)
     hands.at(points.DRAINED)
 
 

@@ -46,6 +46,7 @@ from delivery.microbatch.columns import batch_of, split
 from delivery.points import At, nowhere
 from delivery.ports import Emitter
 from delivery.resident.failures import document_of
+from delivery.sinks import close_sink
 
 __all__ = ["REPORT", "Job", "Ports", "finish_lanes", "run_lanes"]
 
@@ -136,9 +137,7 @@ class Ports:
         self._kept.clear()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
-        close = getattr(self._emitter, "close", None)
-        if close is not None:
-            close()
+        close_sink(self._emitter)
         self.client.close()
         self.catalog.store.close()
 

@@ -10,23 +10,17 @@ Invariants:
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 from dedup.errors import InvalidUsage, Unavailable
 from dedup.model import Frontier, Source, TopicId
 from delivery.batch import Batch
 from delivery.kafka.port import Bounds, Client, Topic
+from delivery.kafka.ranges import STALL_SECONDS_MAX, read_ranges
 from delivery.records import Record
 
 __all__ = ["Cluster"]
-
-#: What one poll returns at most.
-POLL_RECORDS_MAX = 20_000
-POLL_BYTES_MAX = 16 * 1024 * 1024
-POLL_SECONDS = 0.5
-#: What is read was there when its bounds were; whoever gets nothing of it for so long is cut off.
-STALL_SECONDS_MAX = 60.0
 
 
 class Cluster:
@@ -85,32 +79,15 @@ class Cluster:
         Raises:
             Unavailable: nothing came for `STALL_SECONDS_MAX`.
         """
-        ends = dict(high)
-        waiting = {source: at for source, at in low if at < ends.get(source, at)}
-        consumer = self._client.consumer()
-        count = 0
-        try:
-            consumer.add(topic.name, waiting)
-            deadline = time.monotonic() + STALL_SECONDS_MAX
-            while waiting:
-                fetched = consumer.poll(
-                    max_records=POLL_RECORDS_MAX, max_bytes=POLL_BYTES_MAX, timeout=POLL_SECONDS
-                )
-                if fetched:
-                    deadline = time.monotonic() + STALL_SECONDS_MAX
-                elif time.monotonic() > deadline:
-                    raise _stalled(topic, waiting, ends)
-                for one in fetched:
-                    batch = one.batch.cut(waiting[one.source], ends[one.source])
-                    count += len(batch)
-                    if len(batch):
-                        yield batch
-                    if one.position >= ends[one.source]:
-                        consumer.remove([one.source])
-                        del waiting[one.source]
-                self._report(f"{topic.name}: {count} records read")
-        finally:
-            consumer.close()
+        ends, count = dict(high), 0
+        ranges = read_ranges(
+            self._client, topic.name, dict(low), ends, stalled=partial(_stalled, topic, ends)
+        )
+        for fetched in ranges:
+            count += len(fetched.batch)
+            if len(fetched.batch):
+                yield fetched.batch
+            self._report(f"{topic.name}: {count} records read")
 
     def record(self, topic: Topic, source: Source, offset: int) -> Record | None:
         """Return one record; None if the offset holds none (any more, or yet)."""
@@ -122,7 +99,7 @@ class Cluster:
 
 
 def _stalled(
-    topic: Topic, waiting: Mapping[Source, int], ends: Mapping[Source, int]
+    topic: Topic, ends: Mapping[Source, int], waiting: Mapping[Source, int]
 ) -> Unavailable:
     wanted: Iterable[str] = (f"{s.partition} up to {ends[s]}" for s in sorted(waiting))
     return Unavailable(

@@ -29,6 +29,7 @@ from delivery.kafka.opening import open_client
 from delivery.kafka.port import Bounds, Topic
 from delivery.seeding.checkpoint import Uncommitted, positions
 from delivery.seeding.request import Request
+from delivery.sinks import close_sink
 
 __all__ = ["Desk", "Lane"]
 
@@ -222,9 +223,7 @@ class Desk:
         """Return who a stage's sinks are, as a worker that goes on with its lanes will find them."""
         if spec.name not in self._written:
             emitter = open_emitter(self.client, spec)
-            close = getattr(emitter, "close", None)
-            if close is not None:
-                self._stack.callback(close)
+            self._stack.callback(close_sink, emitter)
             self._written[spec.name] = emitter.writes
         return self._written[spec.name]
 

@@ -10,10 +10,9 @@ Invariants:
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +25,14 @@ from dedup.errors import InvalidUsage, Unavailable
 from dedup.ids import named_many
 from dedup.model import Source
 from dedup.xxh3 import hash_column
-from delivery.kafka.port import Client, Fetched, Topic
+from delivery.kafka.port import Client, Topic
+from delivery.kafka.ranges import STALL_SECONDS_MAX, read_ranges
 from delivery.naming import IdFrom, names_of
 
 __all__ = ["Named", "of_column", "of_topic"]
 
 #: Rows that are hashed together.
 BATCH_ROWS = 128 * 1024
-#: What one poll returns at most.
-POLL_BYTES_MAX = 16 * 1024 * 1024
-#: A range was there when it was chosen; whoever gets nothing of it for so long is cut off.
-STALL_SECONDS_MAX = 60.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,32 +62,19 @@ def of_topic(
     spans = {Source(topic.id, number): span for number, span in ranges.items() if span[0] < span[1]}
     if not spans:
         return
-    for fetched in _read(client, topic.name, spans):
+    read = read_ranges(
+        client,
+        topic.name,
+        {source: start for source, (start, _) in spans.items()},
+        {source: end for source, (_, end) in spans.items()},
+        stalled=partial(_stalled, topic.name, spans),
+        records_max=BATCH_ROWS,
+    )
+    for fetched in read:
         batch = fetched.batch
         names = names_of(way, batch, np.arange(len(batch), dtype=np.intp))
         known = [name for name in names if name is not None]
         yield Named(named_many(known), len(names), batch.source)
-
-
-def _read(client: Client, topic: str, spans: Mapping[Source, tuple[int, int]]) -> Iterator[Fetched]:
-    """Yield what lies in the spans, with a consumer of its own."""
-    waiting = {source: span[0] for source, span in spans.items()}
-    with closing(client.consumer()) as consumer:
-        consumer.add(topic, waiting)
-        deadline = time.monotonic() + STALL_SECONDS_MAX
-        while waiting:
-            found = consumer.poll(max_records=BATCH_ROWS, max_bytes=POLL_BYTES_MAX, timeout=0.5)
-            if found:
-                deadline = time.monotonic() + STALL_SECONDS_MAX
-            elif time.monotonic() > deadline:
-                raise _stalled(topic, spans, waiting)
-            for one in found:
-                end = spans[one.source][1]
-                waiting[one.source] = one.position
-                yield Fetched(one.batch.cut(0, end), one.position)
-                if one.position >= end:
-                    consumer.remove([one.source])
-                    del waiting[one.source]
 
 
 def _stalled(
