@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from dedup.formats.segment import Origin, Part
+from dedup.formats.segment import Bucket, Origin, Part
 from dedup.model import Head
 
 #: How long a publisher may repeat itself by default, along the lane's own progress.
@@ -20,9 +20,14 @@ WINDOW_MS_DEFAULT = 24 * 60 * 60 * 1000
 WINDOW_MS_MAX = 30 * 24 * 60 * 60 * 1000
 
 
+def outlived(bucket: Bucket, head: Head, window_ms: int) -> bool:
+    """Tell whether lane time is a window past an external bucket."""
+    return head.lane_time_ms >= bucket.end_ms + window_ms
+
+
 def forgettable(part: Part, head: Head, window_ms: int) -> bool:
     """Tell whether no record that may still arrive can need this part."""
     if part.bucket.origin is Origin.EXTERNAL:
-        return head.lane_time_ms >= part.bucket.end_ms + window_ms
+        return outlived(part.bucket, head, window_ms)
     read = {known.key: known.seq for known in head.read_seqs}
     return all(read.get(seen.key, -1) >= seen.seq for seen in part.seen)

@@ -52,9 +52,10 @@ class Batch:
 
     def cut(self, start: int, end: int) -> Batch:
         """Return the rows whose offsets are in [start, end)."""
-        first, last = np.searchsorted(self.offsets, (start, end)).tolist()
-        if first == 0 and last == len(self.offsets):
+        offsets = self.offsets
+        if not len(offsets) or (start <= offsets[0] and offsets[-1] < end):
             return self
+        first, last = np.searchsorted(offsets, (start, end)).tolist()
         part = slice(first, last)
         return Batch(
             self.source,
@@ -80,6 +81,18 @@ class Batch:
 
     def __iter__(self) -> Iterator[Record]:
         return self.records(range(len(self)))
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """Return batches of one source, in the order of their offsets, as one."""
+    return Batch(
+        batches[0].source,
+        np.concatenate([batch.offsets for batch in batches]),
+        np.concatenate([batch.timestamps_ms for batch in batches]),
+        [key for batch in batches for key in batch.keys],
+        [value for batch in batches for value in batch.values],
+        [headers for batch in batches for headers in batch.headers],
+    )
 
 
 def within(batches: Sequence[Batch], start: Frontier, end: Frontier) -> list[Batch]:

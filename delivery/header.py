@@ -159,7 +159,8 @@ def decode_headers(values: Sequence[bytes | None]) -> HeaderColumns:
         partitions=np.full(count, NO_PARENT[0], dtype=np.int32),
         offsets=np.full(count, NO_PARENT[1], dtype=np.int64),
     )
-    for start in range(0, count, BLOCK_VALUES):
+    # Nearly all topics are somebody else's, or all ours.
+    for start in range(0, count, BLOCK_VALUES) if any(values) else ():
         block = [value or b"" for value in values[start : start + BLOCK_VALUES]]
         lengths = np.fromiter(map(len, block), dtype=np.intp, count=len(block))
         for length, places in _alike(lengths):

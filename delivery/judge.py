@@ -256,11 +256,12 @@ class _Sheet:
     def add_to(self, verdicts: Verdicts) -> None:
         """Add what was found to the bundle's verdicts."""
         dropped = np.flatnonzero(self.verdicts)
-        offsets, reasons = self.batch.offsets[dropped], self.verdicts[dropped]
-        verdicts.duplicate += int((reasons == Verdict.DUPLICATE).sum())
-        verdicts.remnant += int((reasons == Verdict.REMNANT).sum())
-        verdicts.abandoned += int((reasons == Verdict.ABANDONED).sum())
-        verdicts.dropped += runs_of(self.batch.source, offsets, reasons)
+        if len(dropped):
+            offsets, reasons = self.batch.offsets[dropped], self.verdicts[dropped]
+            verdicts.duplicate += int((reasons == Verdict.DUPLICATE).sum())
+            verdicts.remnant += int((reasons == Verdict.REMNANT).sum())
+            verdicts.abandoned += int((reasons == Verdict.ABANDONED).sum())
+            verdicts.dropped += runs_of(self.batch.source, offsets, reasons)
         verdicts.add(
             self.batch,
             self.rows,

@@ -52,6 +52,9 @@ _SCHEMA = pa.schema(
         ("headers", _HEADERS),
     ]
 )
+_NO_PAIRS = pa.StructArray.from_arrays(
+    [blobs([], pa.string()), blobs([], pa.binary())], fields=list(_HEADERS.value_type)
+)
 #: Edge, partition, parent partition, parent offset, headers.
 _NUMBERS = struct.Struct("<HiiqI")
 _LENGTH = struct.Struct("<I")
@@ -73,7 +76,9 @@ def encode_outputs(origin: Origin, rows: Rows) -> list[bytes]:
         return []
     table = _columns(rows)
     chunks, start = [], 0
-    for end in _cuts(_weights(table)):
+    # With its numbers a table weighs more than its payload: a light one is one chunk.
+    light = table.nbytes <= CHUNK_BYTES
+    for end in [len(rows)] if light else _cuts(_weights(table)):
         chunks += _encode_chunk(origin, start, table.slice(start, end - start))
         start = end
     return chunks
@@ -142,6 +147,9 @@ def _columns(rows: Rows) -> pa.RecordBatch:
 
 def _header_column(headers: Sequence[Headers]) -> pa.Array:
     """Return the headers as Arrow has them; almost no output has any."""
+    if not any(headers):
+        ends = pa.py_buffer(bytes(4 * (len(headers) + 1)))
+        return pa.Array.from_buffers(_HEADERS, len(headers), [None, ends], children=[_NO_PAIRS])
     pairs = [pair for some in headers for pair in some]
     flat = pa.StructArray.from_arrays(
         [

@@ -10,12 +10,11 @@ Invariants:
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.store import Blob
 from dedup.formats.dropped import dropped_chunks
 from dedup.formats.segment import segment_chunks
+from dedup.frozen import replace
 from dedup.model import Seal, Slot
 from delivery import points
 from delivery.outputs import Origin, encode_outputs

@@ -108,6 +108,10 @@ class Verdicts:
         if not len(rows):
             return
         self.picks.append(Pick(batch, rows))
+        if len(self.picks) == 1:
+            self.ids, self.buckets, self.mark_of, self.digests = ids, buckets, mark_of, digests
+            self.marks = [(mark, batch.source) for mark in marks]
+            return
         shifted = np.where(mark_of < 0, mark_of, mark_of + len(self.marks))
         self.ids = np.concatenate([self.ids, ids])
         self.buckets = np.concatenate([self.buckets, buckets])
@@ -128,6 +132,11 @@ class Verdicts:
         An external id goes into the bucket of the lane time at its seal, never of its own
         timestamp: that is the publisher's, and may be anything.
         """
+        if not len(self.ids):
+            return ()
+        if not self.marks:
+            everything = np.arange(len(self.ids))
+            return (self._part(Bucket.at(Origin.EXTERNAL, lane_time_ms), everything),)
         parts = []
         for number in np.unique(self.buckets).tolist():
             rows = np.flatnonzero(self.buckets == number)

@@ -28,6 +28,8 @@ _U64_MAX = (1 << 64) - 1
 _VARINT_BYTES_MAX = 10
 #: LEB128: seven bits a byte, the high bit says that more follows.
 _CONTINUES = 0x80
+#: The numbers of one byte.
+_SHORT = tuple(bytes([number]) for number in range(_CONTINUES))
 
 
 class Kind(IntEnum):
@@ -107,6 +109,9 @@ class Writer:
     def uint(self, number: int) -> Writer:
         """Write an unsigned LEB128 number."""
         assert 0 <= number <= _U64_MAX, "an unsigned 64-bit number"
+        if number < _CONTINUES:
+            self._parts.append(_SHORT[number])
+            return self
         out = bytearray()
         while number >= _CONTINUES:
             out.append(number & 0x7F | _CONTINUES)

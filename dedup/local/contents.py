@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dedup.arrays import Ids, Mask
-from dedup.expiry import forgettable
+from dedup.expiry import forgettable, outlived
 from dedup.formats.segment import Bucket, Origin, Part
 from dedup.local.group import EXTERNAL, Found, Group, Lens, unit_buckets
 from dedup.local.limits import Limits
@@ -141,18 +141,18 @@ class Contents:
 
     def forget(self, head: Head) -> bool:
         """Let go of what no record can repeat any more; tell whether anything went."""
-        before = self.count
+        went = False
         for bucket, group in list(self.groups.items()):
             if group.external:
-                group.forget(lambda one: forgettable(Part(one, b""), head, self._window_ms))
+                went |= group.forget(lambda one: outlived(one, head, self._window_ms))
             elif forgettable(group.bounds(), head, self._window_ms):
+                went |= group.count > 0
                 del self.groups[bucket]
                 if group.filter is not None:
                     group.filter.close()
-        if self.count == before:
-            return False
-        self.forgotten = head.ref.seq
-        return True
+        if went:
+            self.forgotten = head.ref.seq
+        return went
 
     def close(self) -> None:
         """Let go of every file."""

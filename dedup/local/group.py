@@ -234,11 +234,14 @@ class Group:
         for chunk in self.chunks.all:
             yield chunk.ids
 
-    def forget(self, forgotten: Callable[[Bucket], bool]) -> None:
-        """Let go of external ids whose bucket may be forgotten."""
-        self.runs = [held for held in self.runs if not forgotten(held.run.bucket)]
-        kept = [chunk for chunk in self.chunks.all if not forgotten(chunk.bucket)]
-        self.chunks = Chunks(self.unit, kept)
+    def forget(self, forgotten: Callable[[Bucket], bool]) -> bool:
+        """Let go of external ids whose bucket may be forgotten; tell whether any went."""
+        runs = [held for held in self.runs if not forgotten(held.run.bucket)]
+        chunks = [chunk for chunk in self.chunks.all if not forgotten(chunk.bucket)]
+        if len(runs) == len(self.runs) and len(chunks) == len(self.chunks.all):
+            return False
+        self.runs, self.chunks = runs, Chunks(self.unit, chunks)
+        return True
 
     def stats(self, saturated: Callable[[SharedFilter], bool]) -> BucketStats | None:
         """Say how large and how full it is."""

@@ -24,6 +24,8 @@ from dedup.model import Incarnation
 
 #: Chunks of one group before some are put together: a look-up goes through each.
 CHUNKS_MAX = 16
+#: So many of the youngest are put together at least, so that it is not done for every bundle.
+CHUNKS_AT_ONCE = 8
 #: A chunk is put together with younger ones once these are at least half as many ids, so that each
 #: id is moved a logarithm of times.
 GROWN_TIMES = 2
@@ -168,11 +170,11 @@ class Chunks:
         for chunks in self.by_unit().values():
             young = [chunks.pop()]
             count = len(young[0].ids)
-            while chunks and len(chunks[-1].ids) <= GROWN_TIMES * count:
+            while chunks and (
+                len(young) < CHUNKS_AT_ONCE or len(chunks[-1].ids) <= GROWN_TIMES * count
+            ):
                 young.append(chunks.pop())
                 count += len(young[-1].ids)
-            if len(young) == 1 and chunks:
-                young.append(chunks.pop())  # or the number of chunks would have no bound
             kept += chunks
             kept.append(merged(young[::-1]) if len(young) > 1 else young[0])
         self.all = kept

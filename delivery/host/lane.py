@@ -22,7 +22,7 @@ from dedup.errors import DeliveryError
 from dedup.local.home import Home
 from dedup.local.index import LaneIndex
 from dedup.model import Frontier, Source
-from delivery.batch import OFFSET_MAX, Batch
+from delivery.batch import OFFSET_MAX, Batch, joined
 from delivery.host.clock import SystemClock, pause_seconds
 from delivery.host.counters import Counters
 from delivery.host.senders import Senders
@@ -39,6 +39,8 @@ _I = TypeVar("_I", bound=m.Instruction)
 _SHARED = (m.Append, m.Emit)
 #: How long emissions on their way are waited for at a time, at the end.
 FINISH_SECONDS = 0.1
+#: A bundle of up to so many rows is one batch, however many polls it came in.
+JOINED_ROWS_MAX = 1_000
 #: How long an acknowledgement waits for an append to share a commit with.
 ACK_SECONDS = 0.1
 
@@ -380,4 +382,6 @@ class LaneTask:
         self.counters.bytes_read += size
         start = min(self.planned, end)
         polled = m.Polled(Frontier.of([(self.source, start)]), Frontier.of([(self.source, end)]))
-        self._runner.offer(polled, taken)
+        # Few rows in many batches cost more for the batches than for the rows.
+        few = len(taken) > 1 and rows <= JOINED_ROWS_MAX
+        self._runner.offer(polled, [joined(taken)] if few else taken)

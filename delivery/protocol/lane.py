@@ -24,9 +24,9 @@ Invariants (the explorer checks them at every step of every plan):
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
+from dedup.frozen import replace
 from dedup.model import Ack, Head, HeadRef, LaneRow, advance
 from delivery.protocol import messages as m
 from delivery.protocol.state import (
