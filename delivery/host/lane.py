@@ -13,23 +13,22 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections import deque
 from concurrent.futures import Executor
 from typing import TypeVar, cast
 
 from dedup.catalog.catalog import Catalog
-from dedup.errors import DeliveryError
 from dedup.local.home import Home
 from dedup.local.index import LaneIndex
 from dedup.model import Frontier, Source
 from delivery.batch import OFFSET_MAX, Batch, joined
 from delivery.host.clock import SystemClock, pause_seconds
 from delivery.host.counters import Counters
+from delivery.host.outbox import Outbox
 from delivery.host.senders import Senders
 from delivery.host.spec import BUFFER_BYTES_MAX, BUFFER_ROWS_MAX, StageSpec
 from delivery.judge import Judge
 from delivery.points import At, nowhere
-from delivery.ports import Emitter, Reader, Sending, Stage
+from delivery.ports import Emitter, Reader, Stage
 from delivery.protocol import messages as m
 from delivery.runner import LaneRunner
 from delivery.stage import Policy, stage_of
@@ -106,12 +105,10 @@ class LaneTask:
             sealed=self.counters.count,
             at=at,
         )
-        #: Each with its bytes.
-        self._emitter = emitter
+        self.outbox = Outbox(self._runner, emitter)
         self._ack: m.Acknowledge | None = None
         self._ack_since = 0.0
-        #: Emissions on their way, in order.
-        self._sending: deque[tuple[m.Emit, Sending]] = deque()
+        #: Each with its bytes.
         self._waiting: list[tuple[Batch, int]] = []
         self._rows = 0
         self._bytes = 0
@@ -138,7 +135,8 @@ class LaneTask:
         """Do all that can be done about what was offered, and offer nothing more."""
         self._runner.drain()
         while self.stopped is None and self.unsettled:
-            self.emit(seconds=FINISH_SECONDS)
+            self.outbox.begin()
+            self.outbox.look(FINISH_SECONDS)
             if (ack := self.acknowledges(now=True)) is not None:
                 self.tell(self.perform(ack))
             self._runner.drain()
@@ -264,62 +262,10 @@ class LaneTask:
         if answer is not None:
             self._runner.tell(answer)
 
-    def emit(self, *, seconds: float = 0.0, begin: bool = True) -> bool:
-        """Begin the emissions that are next, and look at those on their way.
-
-        Args:
-            seconds: how long to wait for what is on its way.
-            begin: whether anything may be begun.
-        """
-        runner, moved = self._runner, False
-        while begin and (emit := self._take(m.Emit)) is not None:
-            moved = True
-            self._send(emit)
-        while self._sending:
-            emit, sending = self._sending[0]
-            try:
-                offsets = sending.done(seconds)
-            except DeliveryError:
-                # The runner emits the same again, and waits for it; so for all behind it.
-                for lost, _ in self._sending:
-                    self.tell(runner.perform(lost))
-                self._sending.clear()
-                break
-            if offsets is None:
-                break
-            self._sending.popleft()
-            self.tell(runner.delivered(emit, offsets))
-            moved = True
-        return moved
-
-    def _send(self, emit: m.Emit) -> None:
-        begin = getattr(self._emitter, "begin", None)
-        if begin is None:
-            self.tell(self._runner.perform(emit))
-            return
-        try:
-            rows = self._runner.emissions(emit)
-            if rows:
-                self._sending.append((emit, begin(rows)))
-                return
-        except DeliveryError:
-            # Again, where whatever goes wrong is told as it should be.
-            self.tell(self._runner.perform(emit))
-            return
-        if rows is None:
-            self.tell(m.Missing(emit.seq))
-        else:
-            self.tell(self._runner.delivered(emit, Frontier()))
-
-    @property
-    def sending(self) -> bool:
-        """Whether something is on its way."""
-        return bool(self._sending)
-
     @property
     def unsettled(self) -> bool:
         """Whether something is on its way, or waits for company."""
-        return self.sending or self._ack is not None
+        return bool(self.outbox) or self._ack is not None
 
     def _take(self, kind: type[_I]) -> _I | None:
         todo = self._runner.state.todo

@@ -17,18 +17,21 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from dedup.catalog.open import open_catalog
-from dedup.errors import Corrupt, DeliveryError, Fenced, Indeterminate, InvalidUsage, Unavailable
+from dedup.errors import DeliveryError, InvalidUsage
 from dedup.local.home import home_of
 from dedup.model import Source
 from delivery.host.adapters import open_emitter, open_reader
 from delivery.host.clock import SystemClock
 from delivery.host.counters import Counters
+from delivery.host.ends import check
 from delivery.host.lane import LaneTask
+from delivery.host.outbox import REQUESTS_MAX
 from delivery.host.progress import LaneProgress, Progress
 from delivery.host.spec import Plan, StageSpec
 from delivery.kafka.opening import open_client
@@ -193,17 +196,21 @@ class Worker:
         return moved or any(lane.unsettled for lane in lanes)
 
     def _emit(self, lanes: Sequence[LaneTask]) -> bool:
-        """Look at what is on its way, and begin more where nothing is."""
+        """Look at what is on its way, and begin more where there is room."""
         moved = False
         for lane in lanes:
-            moved |= lane.emit(begin=False)
+            moved |= lane.outbox.look()
         # SUBTLE: lanes of a stage share a producer. Begun beside as many requests as librdkafka lets
         # be on their way, records make a thread of its spin until one is answered: on a core that
-        # the broker may need for that. So what is ready meanwhile goes together.
-        busy = {lane.spec.name for lane in lanes if lane.sending}
+        # the broker may need for that. So what does not fit beside them waits, and goes together.
+        idle = {lane.spec.name for lane in lanes} - {
+            lane.spec.name for lane in lanes if lane.outbox
+        }
+        begun = Tally(lane.spec.name for lane in lanes for _ in range(lane.outbox.requests))
         for lane in lanes:
-            if lane.spec.name not in busy:
-                moved |= lane.emit()
+            name, before = lane.spec.name, lane.outbox.requests
+            moved |= lane.outbox.begin(None if name in idle else REQUESTS_MAX - begun[name])
+            begun[name] += lane.outbox.requests - before
         return moved
 
     def _store(self, lanes: Sequence[LaneTask]) -> None:
@@ -365,35 +372,3 @@ def _unknown(instruction: m.Instruction) -> m.Event:
         return m.Appended(instruction.ticket, m.Outcome.UNKNOWN)
     assert isinstance(instruction, m.Acknowledge), "only writes of one row share a commit"
     return m.Acknowledged(instruction.ack, m.Outcome.UNKNOWN)
-
-
-def check(lane: LaneTask) -> None:
-    """Look at a lane that may have stopped: one that is done stays, one that failed is raised.
-
-    Raises:
-        Exception: what stopped it, whatever that was.
-    """
-    stop = lane.stopped
-    if stop is None or stop.end is m.End.DONE:
-        return
-    if isinstance(lane.error, Exception):
-        raise lane.error
-    raise ended(lane.name, stop)
-
-
-def ended(lane: str, stop: m.Stop) -> DeliveryError:
-    """Return the error that a lane's end is."""
-    kind = {
-        m.End.FENCED: Fenced,
-        m.End.REFUSED: InvalidUsage,
-        m.End.INDETERMINATE: Indeterminate,
-        m.End.CORRUPT: Corrupt,
-    }.get(stop.end, Unavailable)
-    hint = {
-        m.End.FENCED: "the catalog was restored under it, or its stage was changed; start it again, "
-        "and it follows",
-        m.End.REFUSED: "nothing was read or skipped",
-        m.End.INDETERMINATE: "nothing is lost: it goes on where it stands once the catalog answers",
-        m.End.CORRUPT: "stop everything that uses this catalog, keep a copy, and restore a backup",
-    }.get(stop.end, "nothing was skipped: run it again")
-    return kind("run a lane", lane, f"{stop.why}; {hint}")

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dedup.errors import DeliveryError, Fenced, Indeterminate, InvalidUsage, Unavailable
+from delivery.host.ends import check
 from delivery.host.spec import Plan, StageSpec
-from delivery.host.worker import check
 from delivery.kafka.port import Topic
 from delivery.microbatch import options as bounds
 from delivery.microbatch.columns import COLUMNS

@@ -34,12 +34,12 @@ from dedup.local.index import LaneIndex
 from dedup.model import Source, TopicId
 from delivery.host.adapters import open_emitter, open_reader
 from delivery.host.clock import SystemClock
+from delivery.host.ends import check
 from delivery.host.lane import LaneTask
 from delivery.host.memory import calm_collector
 from delivery.host.progress import LaneProgress
 from delivery.host.senders import Senders
 from delivery.host.spec import Plan, StageSpec
-from delivery.host.worker import check
 from delivery.kafka.opening import open_client
 from delivery.kafka.port import empty
 from delivery.microbatch.columns import batch_of, split

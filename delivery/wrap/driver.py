@@ -27,8 +27,8 @@ from dedup.model import Frontier, Seal, Source
 from delivery.host.adapters import open_reader, open_topics
 from delivery.host.clock import SystemClock
 from delivery.host.counters import Counters
+from delivery.host.ends import ended
 from delivery.host.senders import Senders
-from delivery.host.worker import ended
 from delivery.kafka.opening import open_client
 from delivery.life.guard import refuse_at_rest
 from delivery.microbatch.offsets import Checkpoint, Offsets
