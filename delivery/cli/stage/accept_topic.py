@@ -5,12 +5,15 @@ What it is: words around `delivery.life.accept.accept_topic`. What it must not k
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from delivery.cli.output import Output, verb
-from delivery.cli.stage.changes import change_options, life_of, told
+from delivery.cli.output import Output
+from delivery.cli.stage.changes import change_verb, told
+
+if TYPE_CHECKING:
+    from delivery.life.stages import Life
 
 
 @click.command(
@@ -26,17 +29,13 @@ from delivery.cli.stage.changes import change_options, life_of, told
     metavar="STAGE",
     help="A stage that wrote it, where no stage of this catalog reads it.",
 )
-@change_options
-@verb
+@change_verb
 def command(
     out: Output,
+    life: Life,
     *,
-    url: str,
     topic: str,
     writers: tuple[str, ...],
-    kafka: str,
-    kafka_config: Path | None,
-    client: str | None,
     yes: bool,
 ) -> None:
     """Take TOPIC for what it is now, in all stages of the catalog at URL that write or read it.
@@ -44,5 +43,4 @@ def command(
     A dry run by default. It is read from its first offset; what was in the old one is given up.
     Killed, it is finished by running it again.
     """
-    life = life_of(out, url, kafka=kafka, kafka_config=kafka_config, client=client)
     told(out, life.accept_topic(topic, writers=writers, perform=yes))

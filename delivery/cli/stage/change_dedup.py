@@ -5,13 +5,15 @@ What it is: words around `delivery.life.dedup.change_dedup`. What it must not kn
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
-from delivery.cli.output import Output, verb
-from delivery.cli.stage.changes import change_options, life_of, told
+from delivery.cli.output import Output
+from delivery.cli.stage.changes import change_verb, told
+
+if TYPE_CHECKING:
+    from delivery.life.stages import Life
 
 
 @click.command(
@@ -21,17 +23,13 @@ from delivery.cli.stage.changes import change_options, life_of, told
 @click.argument("url")
 @click.argument("stage")
 @click.argument("to", type=click.Choice(["partition", "topic"]))
-@change_options
-@verb
+@change_verb
 def command(
     out: Output,
+    life: Life,
     *,
-    url: str,
     stage: str,
     to: Literal["partition", "topic"],
-    kafka: str,
-    kafka_config: Path | None,
-    client: str | None,
     yes: bool,
 ) -> None:
     """Let STAGE of the catalog at URL deduplicate by PARTITION, or a whole TOPIC by re-keying.
@@ -39,5 +37,4 @@ def command(
     A dry run by default. It goes on where it stands, with its ids; declare it with the new `dedup`
     from then on. Killed, it is finished by running it again.
     """
-    life = life_of(out, url, kafka=kafka, kafka_config=kafka_config, client=client)
     told(out, life.change_dedup(stage, to, perform=yes))

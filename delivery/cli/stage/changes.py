@@ -1,45 +1,55 @@
 """What the verbs that change a stage share: their options, and how a change is said.
 
-What it is: `change_options`, `life_of`, `told`.
+What it is: `change_verb`, `told`.
 What it must not know: what is changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from delivery.cli.kafka import kafka_options, settings_in
-from delivery.cli.output import Output
+from delivery.cli.output import Output, verb
 from delivery.cli.tables import table, wide
 
 if TYPE_CHECKING:
     from delivery.life.change import Change
-    from delivery.life.stages import Life
 
-__all__ = ["change_options", "life_of", "told"]
+__all__ = ["change_verb", "told"]
 
 _TITLES = ("lane", "from", "to", "what")
 
 
-def change_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command `--yes` and Kafka's options."""
+def change_verb(function: Callable[..., None]) -> Callable[..., Any]:
+    """Make a command of a function that changes a stage; it is given what does it.
+
+    The command has `--yes`, Kafka's options and an argument `url`.
+    """
+
+    @wraps(function)
+    def command(
+        out: Output,
+        *,
+        url: str,
+        kafka: str,
+        kafka_config: Path | None,
+        client: str | None,
+        **given: Any,
+    ) -> None:
+        from delivery.life.stages import Life  # noqa: PLC0415  keeps --help light
+
+        life = Life(url, kafka, settings_in(kafka_config), client, report=out.step)
+        function(out, life, **given)
+
     yes = click.option(
         "--yes", is_flag=True, help="Do it; without it, this only says what it would mean."
     )
-    return kafka_options(yes(function))
-
-
-def life_of(
-    out: Output, url: str, *, kafka: str, kafka_config: Path | None, client: str | None
-) -> Life:
-    """Return what does it."""
-    from delivery.life.stages import Life  # noqa: PLC0415  keeps --help light
-
-    return Life(url, kafka, settings_in(kafka_config), client, report=out.step)
+    return kafka_options(yes(verb(command)))
 
 
 def told(out: Output, change: Change, *more: str) -> None:

@@ -6,12 +6,15 @@ What it is: words around `delivery.life.leave.leave`. What it must not know: how
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from delivery.cli.output import Output, verb
-from delivery.cli.stage.changes import change_options, life_of, told
+from delivery.cli.output import Output
+from delivery.cli.stage.changes import change_verb, told
+
+if TYPE_CHECKING:
+    from delivery.life.stages import Life
 
 
 @click.command(
@@ -23,17 +26,13 @@ from delivery.cli.stage.changes import change_options, life_of, told
 @click.option(
     "--group", help="A consumer group without members, whose offsets are set to there, with --yes."
 )
-@change_options
-@verb
+@change_verb
 def command(
     out: Output,
+    life: Life,
     *,
-    url: str,
     stage: str,
     group: str | None,
-    kafka: str,
-    kafka_config: Path | None,
-    client: str | None,
     yes: bool,
 ) -> None:
     """Go back to a plain job: stop STAGE of the catalog at URL, and say where that job begins.
@@ -41,7 +40,6 @@ def command(
     A dry run by default. Everything below the offsets took effect and is delivered, nothing above
     them did. They are printed as Spark's `startingOffsets` takes them.
     """
-    life = life_of(out, url, kafka=kafka, kafka_config=kafka_config, client=client)
     change = life.leave(stage, group=group, perform=yes)
     starting = json.dumps({name: dict(offsets) for name, offsets in change.offsets.items()})
     told(out, change, f"startingOffsets: {starting}")

@@ -5,12 +5,15 @@ What it is: words around `delivery.life.rename.rename`. What it must not know: h
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from delivery.cli.output import Output, verb
-from delivery.cli.stage.changes import change_options, life_of, told
+from delivery.cli.output import Output
+from delivery.cli.stage.changes import change_verb, told
+
+if TYPE_CHECKING:
+    from delivery.life.stages import Life
 
 
 @click.command(
@@ -20,22 +23,17 @@ from delivery.cli.stage.changes import change_options, life_of, told
 @click.argument("url")
 @click.argument("stage")
 @click.argument("name")
-@change_options
-@verb
+@change_verb
 def command(
     out: Output,
+    life: Life,
     *,
-    url: str,
     stage: str,
     name: str,
-    kafka: str,
-    kafka_config: Path | None,
-    client: str | None,
     yes: bool,
 ) -> None:
     """Let STAGE of the catalog at URL go on as NAME, with its ids and where it stands.
 
     A dry run by default. Whoever runs it is fenced. Killed, it is finished by running it again.
     """
-    life = life_of(out, url, kafka=kafka, kafka_config=kafka_config, client=client)
     told(out, life.rename(stage, name, perform=yes))

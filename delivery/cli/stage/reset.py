@@ -6,17 +6,17 @@ What it is: words around `delivery.life.reset.reset`. What it must not know: how
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
 from dedup.errors import InvalidUsage
-from delivery.cli.output import Output, verb
-from delivery.cli.stage.changes import change_options, life_of, told
+from delivery.cli.output import Output
+from delivery.cli.stage.changes import change_verb, told
 
 if TYPE_CHECKING:
     from delivery.life.reset import Begin
+    from delivery.life.stages import Life
 
 _TIME = "time:"
 
@@ -39,18 +39,14 @@ _TIME = "time:"
     is_flag=True,
     help="Forget what took effect: what is read again counts again, downstream too.",
 )
-@change_options
-@verb
+@change_verb
 def command(
     out: Output,
+    life: Life,
     *,
-    url: str,
     stage: str,
     to: str,
     forget_ids: bool,
-    kafka: str,
-    kafka_config: Path | None,
-    client: str | None,
     yes: bool,
 ) -> None:
     """Let STAGE of the catalog at URL go on elsewhere, or begin anew if it was retired or left.
@@ -58,7 +54,6 @@ def command(
     A dry run by default. Ids are kept unless you say otherwise, so that nothing counts twice that
     is still held. Whoever runs it is fenced, and follows. Killed, it is finished by running it again.
     """
-    life = life_of(out, url, kafka=kafka, kafka_config=kafka_config, client=client)
     told(out, life.reset(stage, _begin(to), forget_ids=forget_ids, perform=yes))
 
 

@@ -5,12 +5,15 @@ What it is: words around `delivery.life.retire.retire`. What it must not know: h
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from delivery.cli.output import Output, verb
-from delivery.cli.stage.changes import change_options, life_of, told
+from delivery.cli.output import Output
+from delivery.cli.stage.changes import change_verb, told
+
+if TYPE_CHECKING:
+    from delivery.life.stages import Life
 
 
 @click.command(
@@ -19,16 +22,12 @@ from delivery.cli.stage.changes import change_options, life_of, told
 )
 @click.argument("url")
 @click.argument("stage")
-@change_options
-@verb
+@change_verb
 def command(
     out: Output,
+    life: Life,
     *,
-    url: str,
     stage: str,
-    kafka: str,
-    kafka_config: Path | None,
-    client: str | None,
     yes: bool,
 ) -> None:
     """End STAGE of the catalog at URL for good, and free its storage.
@@ -36,5 +35,4 @@ def command(
     A dry run by default. What it has sealed is delivered first. Its name starts nothing by itself
     any more. Killed, it is finished by running it again.
     """
-    life = life_of(out, url, kafka=kafka, kafka_config=kafka_config, client=client)
     told(out, life.retire(stage, perform=yes))
