@@ -5,14 +5,12 @@ What it is: words around `delivery.watch.observed`. What it must not know: what 
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import click
 
-from delivery.cli.durations import DURATION
 from delivery.cli.output import Output, verb
-from delivery.cli.watching import places, watching_options
+from delivery.cli.watching import observed, observing_options, watching_options
 
 
 @click.command(
@@ -20,13 +18,7 @@ from delivery.cli.watching import places, watching_options
     "well and suggests windows."
 )
 @watching_options
-@click.option("--since", type=DURATION, help="Only what was sealed in the last 24h, say; else all.")
-@click.option(
-    "--home",
-    envvar="DELIVERY_HOME",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="This host's directory of indexes, as stages have it; $DELIVERY_HOME: filters count too.",
-)
+@observing_options("filters count too")
 @verb
 def command(
     out: Output,
@@ -43,18 +35,7 @@ def command(
     Concluded from the seals that can still be read; with --kafka a sample of repeats is looked up,
     and how late they came says how long a window has to be. Nothing is changed.
     """
-    from delivery.watch.observed import observe  # noqa: PLC0415  keeps --help light
-
-    now_ms = time.time_ns() // 1_000_000
-    with places(url, kafka, kafka_config, client) as at:
-        seen = observe(
-            at.catalog,
-            at.client,
-            now_ms,
-            since_ms=now_ms - since if since else 0,
-            home=home,
-            report=out.step,
-        )
+    seen = observed(out, url, kafka, kafka_config, client, since=since, home=home)
     lines = [
         line
         for one in seen.advice

@@ -6,16 +6,14 @@ What it must not know: what is on the page.
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import click
 
 from dedup.errors import InvalidUsage
-from delivery.cli.durations import DURATION
 from delivery.cli.output import Output, verb
 from delivery.cli.tables import number, size
-from delivery.cli.watching import places, watching_options
+from delivery.cli.watching import observed, observing_options, watching_options
 
 
 @click.command(
@@ -29,13 +27,7 @@ from delivery.cli.watching import places, watching_options
     default=Path("report.html"),
     help="The file; report.html. One that is there is replaced.",
 )
-@click.option("--since", type=DURATION, help="Only what was sealed in the last 24h, say; else all.")
-@click.option(
-    "--home",
-    envvar="DELIVERY_HOME",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="This host's directory of indexes, as stages have it; $DELIVERY_HOME: filters are shown too.",
-)
+@observing_options("filters are shown too")
 @verb
 def command(
     out: Output,
@@ -53,19 +45,9 @@ def command(
     The page is one file that loads nothing, so it opens without a network and can be sent to
     anybody. With --kafka it says what waits in topics, and how late repeats come.
     """
-    from delivery.watch.observed import observe  # noqa: PLC0415  keeps --help light
-    from delivery.watch.page import page  # noqa: PLC0415  see above
+    from delivery.watch.page import page  # noqa: PLC0415  keeps --help light
 
-    now_ms = time.time_ns() // 1_000_000
-    with places(url, kafka, kafka_config, client) as at:
-        seen = observe(
-            at.catalog,
-            at.client,
-            now_ms,
-            since_ms=now_ms - since if since else 0,
-            home=home,
-            report=out.step,
-        )
+    seen = observed(out, url, kafka, kafka_config, client, since=since, home=home)
     text = page(seen).encode()
     try:
         unfinished = output.with_name(f".{output.name}.unfinished")

@@ -32,7 +32,7 @@ from dedup.errors import Unavailable
 from dedup.model import Frontier, LaneRow, TopicId
 from delivery.checker import Finding, Kind
 from delivery.host.killing import VARIABLE
-from delivery.operate.dying import EXECUTOR, PYTHON_WORKER, Kills, below, tree
+from delivery.operate.dying import EXECUTOR, PYTHON_WORKER, Kills, kill_one, tree
 from delivery.operate.logs import Cluster
 from delivery.operate.opening import database_of
 from delivery.points import POINTS
@@ -233,14 +233,10 @@ class Chaos:
         return self._kill_below(EXECUTOR)
 
     def _kill_below(self, what: str) -> bool:
-        found = below(self._job.pid, what)
-        if not found:
+        if not kill_one(self._job.pid, what, self._chance):
             return False
         self._was_killed = True
-        with suppress(psutil.NoSuchProcess):
-            self._chance.choice(found).kill()
-            return True
-        return False
+        return True
 
     def _kill_job(self) -> bool:
         every = tree(self._job.pid)

@@ -1,7 +1,7 @@
 """Deaths on purpose: at a named point, or of a process somewhere below another one.
 
-What it is: `Kills`, a kill for each named point when it is asked for, and `below`, which finds the
-processes of Spark under a driver.
+What it is: `Kills`, a kill for each named point when it is asked for; `below` and `kill_one`, which
+find the processes of Spark under a driver, and kill one.
 What it must not know: what dies for which reason, who starts it again.
 
 Invariants:
@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+import random
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ import psutil
 from delivery.host.killing import VICTIM_SUFFIX
 from delivery.points import POINTS
 
-__all__ = ["EXECUTOR", "PYTHON_WORKER", "Kills", "below", "tree"]
+__all__ = ["EXECUTOR", "PYTHON_WORKER", "Kills", "below", "kill_one", "tree"]
 
 #: What stands in the command lines of Spark's processes. Python workers are forked from one that is
 #: started ahead of them, and carry its command line.
@@ -77,9 +78,21 @@ def below(pid: int, what: str) -> list[psutil.Process]:
             if what in " ".join(_command(one))
         ]
         if what == PYTHON_WORKER:
-            found = [one for one in found if not _children(one)]
+            # What forks them is none of them.
+            carriers = {one.pid for one in found}
+            found = [one for one in found if _parent(one) in carriers]
         return found
     return []
+
+
+def kill_one(pid: int, what: str, chance: random.Random) -> bool:
+    """Kill a process of a kind under another one; False if there is none just now."""
+    found = below(pid, what)
+    with suppress(psutil.NoSuchProcess):
+        if found:
+            chance.choice(found).kill()
+            return True
+    return False
 
 
 def tree(pid: int) -> list[psutil.Process]:
@@ -98,7 +111,7 @@ def _command(process: psutil.Process) -> list[str]:
     return found
 
 
-def _children(process: psutil.Process) -> list[psutil.Process]:
+def _parent(process: psutil.Process) -> int:
     with suppress(psutil.Error):
-        return list(process.children())
-    return []
+        return int(process.ppid())
+    return 0

@@ -23,6 +23,8 @@ from typing import Any, Literal
 
 import psutil
 
+from delivery.operate.dying import PYTHON_WORKER, below, tree
+
 JOB = Path(__file__).with_name("job.py")
 
 Victim = Literal["workers", "driver"]
@@ -158,12 +160,12 @@ class Contender:
     # Killing ----------------------------------------------------------------------------------
 
     def _kill(self, victim: Victim) -> None:
-        below = psutil.Process(self._process.pid).children(recursive=True)
-        self._below |= {one.pid: one for one in below}
+        every = tree(self._process.pid)
+        self._below |= {one.pid: one for one in every}
         if victim == "driver":
             # Both halves of it: Python, and the JVM that it talks to.
             self._process.kill()
-            for one in below:
+            for one in every:
                 if _name(one) == "java":
                     _end(one)
             self._process.wait()
@@ -171,8 +173,7 @@ class Contender:
             self._waiting.pop(0)
             self._process = self._start()
             return
-        daemons = {one.pid for one in below if "pyspark.worker" in _command(one)}
-        workers = [one for one in below if one.pid in daemons and _parent(one) in daemons]
+        workers = below(self._process.pid, PYTHON_WORKER)
         for worker in workers:
             _end(worker)
         self.workers_killed += len(workers)
@@ -182,8 +183,7 @@ class Contender:
     def close(self) -> None:
         """End whatever is left of it."""
         if self._process.poll() is None:
-            below = psutil.Process(self._process.pid).children(recursive=True)
-            self._below |= {one.pid: one for one in below}
+            self._below |= {one.pid: one for one in tree(self._process.pid)}
             if not self.over:
                 self._process.kill()
         if self._process.stdin is not None:
@@ -208,17 +208,3 @@ def _name(process: psutil.Process) -> str:
         return process.name()
     except psutil.NoSuchProcess:
         return ""
-
-
-def _command(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.NoSuchProcess:
-        return ""
-
-
-def _parent(process: psutil.Process) -> int:
-    try:
-        return process.ppid()
-    except psutil.NoSuchProcess:
-        return 0

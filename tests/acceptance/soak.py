@@ -22,14 +22,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-
-import psutil
 
 from dedup.errors import Indeterminate, Unavailable
 from delivery.kafka.opening import open_client
-from delivery.operate.dying import EXECUTOR, PYTHON_WORKER, Kills, below
+from delivery.operate.dying import EXECUTOR, PYTHON_WORKER, Kills, kill_one
 from delivery.points import POINTS
 from delivery.services.ephemeral import Services, ephemeral
 from tests.acceptance.kit import Effects, Trial, Worker, judge, publish, shares
@@ -157,12 +154,7 @@ class Soak:
 
     def _kill_below(self, what: str) -> bool:
         """Kill one of the driver's processes; False if it has none of that kind just now."""
-        leaves = below(self._driver.process.pid, what)
-        with suppress(psutil.NoSuchProcess):
-            if leaves:
-                self._chance.choice(leaves).kill()
-                return True
-        return False
+        return kill_one(self._driver.process.pid, what, self._chance)
 
     def _kill_at_point(self) -> bool:
         point = self._chance.choice(POINTS)

@@ -24,6 +24,7 @@ import psutil
 from delivery.header import decode_header
 from delivery.kafka.opening import open_client
 from delivery.kafka.port import Topic, TopicSettings
+from delivery.operate.dying import EXECUTOR, PYTHON_WORKER, below, tree
 from tests.integration.kafka_kit import Sent, drain, emissions
 
 #: Generous: a session takes 6 s on two idle cores, and twenty on busy ones.
@@ -84,25 +85,22 @@ class Driver:
 
     def workers(self) -> list[psutil.Process]:
         """The Python processes that run its tasks."""
-        return [p for p in self._below() if "pyspark.worker" in _command(p) and _leaf(p)]
+        return below(self.process.pid, PYTHON_WORKER)
 
     def executors(self) -> list[psutil.Process]:
         """The JVMs of its executors."""
-        return [p for p in self._below() if "CoarseGrainedExecutorBackend" in _command(p)]
-
-    def _below(self) -> list[psutil.Process]:
-        return psutil.Process(self.process.pid).children(recursive=True)
+        return below(self.process.pid, EXECUTOR)
 
     def kill(self) -> None:
         """Kill it; what it started ends by itself, and is waited for."""
-        below = self._below()
+        every = tree(self.process.pid)
         self.process.kill()
         self.process.wait()
-        _gone(below)
+        _gone(every)
 
     def close(self) -> None:
         """Let it end in good order."""
-        below = self._below() if self.process.poll() is None else []
+        every = tree(self.process.pid) if self.process.poll() is None else []
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
@@ -112,7 +110,7 @@ class Driver:
             self.process.kill()
             self.process.wait()
             self.process.stdout.close()
-            _gone(below)
+            _gone(every)
 
 
 def _identity(header: bytes | None) -> bytes:
@@ -126,22 +124,6 @@ def _gone(processes: list[psutil.Process]) -> None:
     for process in alive:
         process.kill()
     assert not alive, f"they outlived their driver: {alive}"
-
-
-def _command(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
-
-
-def _leaf(process: psutil.Process) -> bool:
-    """Tell a worker from the daemon that forks workers."""
-    try:
-        parent = process.parent()
-    except psutil.Error:
-        return False
-    return parent is not None and "pyspark.worker" in _command(parent)
 
 
 @contextmanager
