@@ -18,6 +18,7 @@ from bench import (
     catalog_cassandra,
     dedup,
     filters,
+    growth,
     ids,
     kafka_clients,
     lane,
@@ -37,6 +38,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     *dedup.BENCHMARKS,
     *pipeline.BENCHMARKS,
     *audit.BENCHMARKS,
+    *growth.BENCHMARKS,
 )
 
 

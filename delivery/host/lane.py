@@ -24,7 +24,7 @@ from delivery.batch import OFFSET_MAX, Batch, joined
 from delivery.host.clock import SystemClock, pause_seconds
 from delivery.host.counters import Counters
 from delivery.host.outbox import Outbox
-from delivery.host.senders import Senders
+from delivery.host.senders import Senders, Writers
 from delivery.host.spec import BUFFER_BYTES_MAX, BUFFER_ROWS_MAX, StageSpec
 from delivery.judge import Judge
 from delivery.points import At, nowhere
@@ -56,7 +56,7 @@ class LaneTask:
         stage: in place of user code, for a host that has none.
         pool: runs user code beside itself, if the stage asks for it.
         index: the lane's ids, of a host that keeps them from one task to the next.
-        senders: likewise, who writes what the lane reads.
+        senders: who writes what the lane reads; lanes of a process look it up together.
         at: is told each named step.
     """
 
@@ -88,7 +88,7 @@ class LaneTask:
                 catalog,
                 self._index,
                 spec.id_of(),
-                senders or Senders(catalog, source.topic),
+                senders or Senders(Writers(catalog), source.topic),
                 payloads=spec.conflicts != "ignore",
             ),
             reader=reader,

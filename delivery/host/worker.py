@@ -33,6 +33,7 @@ from delivery.host.ends import check
 from delivery.host.lane import LaneTask
 from delivery.host.outbox import REQUESTS_MAX
 from delivery.host.progress import LaneProgress, Progress
+from delivery.host.senders import Senders, Writers
 from delivery.host.spec import Plan, StageSpec
 from delivery.kafka.opening import open_client
 from delivery.kafka.port import Client, Consumer, Topic
@@ -73,6 +74,7 @@ class Worker:
         self._at = at
         self._clock = SystemClock(self.stop)
         self._catalog = open_catalog(plan.catalog)
+        self._writers = Writers(self._catalog)
         self._home = home_of(plan.home)
         self._client: Client = open_client(plan.kafka, plan.options, plan.client)
         self._consumers: dict[str, Consumer] = {}
@@ -155,6 +157,7 @@ class Worker:
             reader=self._reader(spec, source),
             emitter=self._emitter(spec),
             pool=self._pool(spec),
+            senders=Senders(self._writers, source.topic),
             at=self._at,
         )
 

@@ -38,7 +38,7 @@ from delivery.host.ends import check
 from delivery.host.lane import LaneTask
 from delivery.host.memory import calm_collector
 from delivery.host.progress import LaneProgress
-from delivery.host.senders import Senders
+from delivery.host.senders import Senders, Writers
 from delivery.host.spec import Plan, StageSpec
 from delivery.kafka.opening import open_client
 from delivery.kafka.port import empty
@@ -102,6 +102,7 @@ class Ports:
         self._clock = SystemClock(threading.Event())
         self._emitter: Emitter | None = None
         self._pool: ThreadPoolExecutor | None = None
+        self._writers = Writers(self.catalog)
         self._kept: dict[str, tuple[LaneIndex, Senders]] = {}
 
     def lane(self, source: Source) -> LaneTask:
@@ -109,7 +110,7 @@ class Ports:
         name, spec = self.spec.lane(source), self.spec
         if name not in self._kept:
             index = LaneIndex(self.catalog, name, window_ms=spec.window_ms, home=self._home)
-            self._kept[name] = index, Senders(self.catalog, source.topic)
+            self._kept[name] = index, Senders(self._writers, source.topic)
         if spec.threads > 1 and self._pool is None:
             self._pool = ThreadPoolExecutor(spec.threads, f"delivery-{spec.name}")
         if self._emitter is None:

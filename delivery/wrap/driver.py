@@ -28,7 +28,7 @@ from delivery.host.adapters import open_reader, open_topics
 from delivery.host.clock import SystemClock
 from delivery.host.counters import Counters
 from delivery.host.ends import ended
-from delivery.host.senders import Senders
+from delivery.host.senders import Senders, Writers
 from delivery.kafka.opening import open_client
 from delivery.life.guard import refuse_at_rest
 from delivery.microbatch.offsets import Checkpoint, Offsets
@@ -113,7 +113,8 @@ class StageDriver:
         self._catalog = self._bench.catalog
         self._emitter = open_topics(self._client, outputs)
         topics = {name: topic.id for name, topic in wrapped.topics.items()}
-        senders = [Senders(self._catalog, topic) for topic in topics.values()]
+        writers = Writers(self._catalog)
+        senders = [Senders(writers, topic) for topic in topics.values()]
         self._runner = StageLaneRunner(
             self.lane,
             topics=topics,
