@@ -24,7 +24,7 @@ from pathlib import Path
 import psutil
 
 from bench.cluster import Cluster, clusters
-from bench.harness import SCRATCH, Benchmark, Contestant, Lab, Turn
+from bench.harness import SCRATCH, Benchmark, Contestant, Goal, Lab, Turn
 from bench.job import ID, Job, fresh_count, with_nonce
 from bench.lane import INPUT, Discard, run_lane
 from bench.meter import MB
@@ -267,6 +267,14 @@ BENCHMARKS = (
         staged=_records,
         baseline="150 bytes",
         rounds=(3, 1),
+        goals=(
+            Goal(
+                says="time of a MB, records of 500 KB / of 150 bytes",
+                contestant="512,000 bytes",
+                measure="ratio",
+                at_most=1.0,
+            ),
+        ),
     ),
     Benchmark(
         name="growth-lanes",
@@ -276,6 +284,14 @@ BENCHMARKS = (
         baseline="1 lane",
         rounds=(3, 1),
         warmups=0,
+        goals=(
+            Goal(
+                says="time of a bundle, 1,000 lanes / 1 lane",
+                contestant="1,000 lanes",
+                measure="ratio",
+                at_most=1.5,
+            ),
+        ),
     ),
     Benchmark(
         name="growth-stages",
@@ -285,5 +301,13 @@ BENCHMARKS = (
         staged=_stages,
         baseline="1 stage",
         rounds=(3, 1),
+        goals=(
+            Goal(
+                says="time of a record and stage, 5 stages / 1 stage",
+                contestant="5 stages",
+                measure="ratio",
+                at_most=1.5,
+            ),
+        ),
     ),
 )
