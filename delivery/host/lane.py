@@ -34,8 +34,6 @@ from delivery.runner import LaneRunner
 from delivery.stage import Policy, stage_of
 
 _I = TypeVar("_I", bound=m.Instruction)
-#: What lanes do together.
-_SHARED = (m.Append, m.Emit)
 #: How long emissions on their way are waited for at a time, at the end.
 FINISH_SECONDS = 0.1
 #: A bundle of up to so many rows is one batch, however many polls it came in.
@@ -133,13 +131,16 @@ class LaneTask:
 
     def finish(self) -> None:
         """Do all that can be done about what was offered, and offer nothing more."""
-        self._runner.drain()
-        while self.stopped is None and self.unsettled:
+        while True:
+            self.hand_over()
             self.outbox.begin()
+            if self._runner.step():
+                continue
+            if self.stopped is not None or not self.unsettled:
+                return
             self.outbox.look(FINISH_SECONDS)
             if (ack := self.acknowledges(now=True)) is not None:
                 self.tell(self.perform(ack))
-            self._runner.drain()
 
     def close(self) -> None:
         """Leave everything to whoever comes next."""
@@ -225,17 +226,33 @@ class LaneTask:
             if self.stopped is None and runner.state.lane.hungry and self._due(linger):
                 self._offer()
                 moved = True
-            if not todo or isinstance(todo[0], _SHARED) or (together and type(todo[0]) is m.Store):
+            self.hand_over()
+            if not todo or type(todo[0]) is m.Append or (together and type(todo[0]) is m.Store):
                 return moved
             if self._paused():
                 return moved
-            if isinstance(todo[0], m.Acknowledge):
-                # SUBTLE: an acknowledgement may be late, and everything may overtake it: it says
-                # only what is durable already. Waiting for company saves a wait for the disk.
-                self._ack, self._ack_since = todo[0], time.monotonic()
-                del todo[0]
-                continue
             moved |= runner.step()
+
+    def hand_over(self) -> None:
+        """Put aside what may be late.
+
+        SUBTLE: everything may overtake an acknowledgement, because it says only what is durable
+        already, and an emission, because it sends only what is sealed. Waiting for company saves
+        the one a wait for the disk, the other requests; the next bundle waits for neither.
+        """
+        todo = self._runner.state.todo
+        while todo:
+            first = todo[0]
+            if isinstance(first, m.Acknowledge):
+                self._ack, self._ack_since = first, time.monotonic()
+            elif isinstance(first, m.Emit):
+                self.outbox.add(first)
+            elif isinstance(first, m.Release):
+                self._runner.step()
+                continue
+            else:
+                return
+            todo.popleft()
 
     def stores(self) -> m.Instruction | None:
         """Take the chunks to be stored next, if that is next."""

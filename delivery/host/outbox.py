@@ -5,7 +5,9 @@ waited for.
 What it must not know: other lanes, when there is room for more.
 
 Invariants:
-    Emissions are begun in the order of their seals, and told in that order.
+    Emissions are begun in the order of their seals, and told in that order. Everything else may
+    overtake them: what they send is sealed.
+    A lane that has stopped begins none.
     What fails is emitted again by the runner, and everything begun behind it as well.
 """
 
@@ -36,16 +38,21 @@ class Outbox:
     def __init__(self, runner: LaneRunner, emitter: Emitter) -> None:
         self._runner = runner
         self._begin = getattr(emitter, "begin", None)
+        self._waiting: deque[m.Emit] = deque()
         #: With the requests that each takes.
         self._sending: deque[tuple[m.Emit, Sending, int]] = deque()
 
     def __len__(self) -> int:
-        return len(self._sending)
+        return len(self._waiting) + len(self._sending)
 
     @property
     def requests(self) -> int:
         """How many requests are on their way, at least."""
         return sum(requests for _, _, requests in self._sending)
+
+    def add(self, emit: m.Emit) -> None:
+        """Take what is to be sent when there is room."""
+        self._waiting.append(emit)
 
     def begin(self, room: int | None = None) -> bool:
         """Begin what is next; False if that was nothing.
@@ -53,14 +60,17 @@ class Outbox:
         Args:
             room: for how many requests there is room; None: for all.
         """
-        moved, todo = False, self._runner.state.todo
-        while todo and type(emit := todo[0]) is m.Emit:
+        if self._runner.state.stopped is not None:
+            self._waiting.clear()
+        moved = False
+        while self._waiting:
+            emit = self._waiting[0]
             requests = self._requests(emit)
             if room is not None:
                 if requests is None or requests > room:
                     break
                 room -= requests
-            todo.popleft()
+            self._waiting.popleft()
             self._send(emit, requests or 1)
             moved = True
         return moved

@@ -202,12 +202,13 @@ class Worker:
         """Look at what is on its way, and begin more where there is room."""
         moved = False
         for lane in lanes:
+            lane.hand_over()
             moved |= lane.outbox.look()
         # SUBTLE: lanes of a stage share a producer. Begun beside as many requests as librdkafka lets
         # be on their way, records make a thread of its spin until one is answered: on a core that
         # the broker may need for that. So what does not fit beside them waits, and goes together.
         idle = {lane.spec.name for lane in lanes} - {
-            lane.spec.name for lane in lanes if lane.outbox
+            lane.spec.name for lane in lanes if lane.outbox.requests
         }
         begun = Tally(lane.spec.name for lane in lanes for _ in range(lane.outbox.requests))
         for lane in lanes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -45,9 +44,10 @@ class House:
             )
             for seq, to in enumerate(bundles)
         }
-        emits = [m.Emit(seq, INCARNATION, seq) for seq in work]
-        self.state = SimpleNamespace(work=work, todo=deque([*emits, m.Load()]))
+        self.state = SimpleNamespace(work=work, stopped=None)
         self.outbox = Outbox(cast("Any", self), cast("Any", self if sends else object()))
+        for seq in work:
+            self.outbox.add(m.Emit(seq, INCARNATION, seq))
 
     def begin(self, rows: str) -> Way:
         self.ways.append(Way(rows))
@@ -77,7 +77,6 @@ def test_what_is_next_is_begun_in_order_and_told_in_order():
     assert house.outbox.look()
     assert [told.seq for told in house.told] == [0, 1]
     assert not house.outbox
-    assert house.state.todo == deque([m.Load()]), "no more than emissions is taken"
 
 
 def test_what_does_not_fit_beside_others_waits():
@@ -85,7 +84,7 @@ def test_what_does_not_fit_beside_others_waits():
     assert not house.outbox.begin(1), "the first goes to two partitions"
     assert house.outbox.begin(3)
     assert house.outbox.requests == 3
-    assert len(house.outbox) == 2, "there is no room for the third"
+    assert len(house.ways) == 2, "there is no room for the third"
     assert house.outbox.begin(1)
     assert house.outbox.requests == 4
 
@@ -114,4 +113,14 @@ def test_an_emitter_that_cannot_begin_is_waited_for():
     house = House([0], [1], sends=False)
     assert house.outbox.begin()
     assert house.performed == [0, 1]
+    assert not house.outbox
+
+
+def test_a_lane_that_has_stopped_begins_nothing():
+    house = House([0], [1])
+    assert house.outbox.begin(1)
+    house.state.stopped = m.Stop(m.End.FENCED, "it was restored")
+    assert not house.outbox.begin()
+    house.ways[0].arrived = True
+    assert house.outbox.look()
     assert not house.outbox
