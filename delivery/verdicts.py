@@ -134,16 +134,13 @@ class Verdicts:
         """
         if not len(self.ids):
             return ()
+        external = Bucket.at(Origin.EXTERNAL, lane_time_ms)
         if not self.marks:
-            everything = np.arange(len(self.ids))
-            return (self._part(Bucket.at(Origin.EXTERNAL, lane_time_ms), everything),)
+            return (self._part(external, np.arange(len(self.ids))),)
         parts = []
         for number in np.unique(self.buckets).tolist():
             rows = np.flatnonzero(self.buckets == number)
-            if number == EXTERNAL:
-                bucket = Bucket.at(Origin.EXTERNAL, lane_time_ms)
-            else:
-                bucket = Bucket(Origin.INTERNAL, number)
+            bucket = external if number == EXTERNAL else Bucket(Origin.INTERNAL, number)
             parts.append(self._part(bucket, rows))
         return tuple(sorted(parts, key=lambda part: part.bucket))
 

@@ -142,9 +142,9 @@ IDS = (
     one(
         "external id dropped without its window",
         "window",
-        "dedup.expiry:forgettable",
-        "part.bucket.end_ms + window_ms",
-        "part.bucket.end_ms",
+        "dedup.expiry:outlived",
+        "bucket.end_ms + window_ms",
+        "bucket.end_ms",
     ),
     one(
         "kept id taken from a copied header",
