@@ -38,7 +38,7 @@ _I = TypeVar("_I", bound=m.Instruction)
 FINISH_SECONDS = 0.1
 #: A bundle of up to so many rows is one batch, however many polls it came in.
 JOINED_ROWS_MAX = 1_000
-#: How long an acknowledgement waits for an append to share a commit with.
+#: How long an acknowledgement waits for an append to share a commit with, or for more bundles.
 ACK_SECONDS = 0.1
 
 

@@ -226,7 +226,8 @@ class Worker:
     def _commit(self, lanes: Sequence[LaneTask], *, idle: bool) -> bool:
         """Append what is stored, and acknowledge, with one wait for the disk where that is enough."""
         taken = [(lane, append) for lane in lanes if (append := lane.appends()) is not None]
-        now = bool(taken) or idle
+        # Where nothing is shared, company saves nothing: one acknowledgement for many bundles does.
+        now = (bool(taken) or idle) and not self._catalog.store.concurrent
         taken += [(lane, ack) for lane in lanes if (ack := lane.acknowledges(now=now)) is not None]
         if not taken:
             return False
