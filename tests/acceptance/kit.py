@@ -20,7 +20,9 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -28,6 +30,7 @@ from connectors.kafka import KafkaReader
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.open import open_store
 from dedup.catalog.store import Store
+from dedup.errors import Unavailable
 from dedup.model import Counts, Source
 from delivery.batch import Emissions
 from delivery.checker import Evidence, LaneInput, Log, check
@@ -39,6 +42,8 @@ from delivery.records import Record
 from tests.acceptance.lifeline import LIFELINES
 from tests.acceptance.pricing import Pipeline
 from tests.acceptance.traffic import Row, Traffic, traffic
+
+_T = TypeVar("_T")
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Partitions of the topics between stages; dead letters have one.
@@ -101,7 +106,8 @@ class Trial:
         with open_client(pipeline.kafka) as client:
             for topic in pipeline.topics:
                 single = topic == pipeline.dead
-                client.create(topic, TopicSettings(partitions=1 if single else PARTITIONS))
+                wanted = TopicSettings(partitions=1 if single else PARTITIONS)
+                answered(partial(client.create, topic, wanted))
         return Trial(pipeline=pipeline, traffic=made, directory=directory)
 
     # Input ------------------------------------------------------------------------------------
@@ -200,9 +206,21 @@ def until(
         time.sleep(POLL_SECONDS)
 
 
+def answered(ask: Callable[[], _T]) -> _T:
+    """Ask brokers, of which one may be dead or stand still, until they answer; what changes nothing."""
+    deadline = time.monotonic() + END_SECONDS_MAX
+    while True:
+        try:
+            return ask()
+        except Unavailable:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(POLL_SECONDS)
+
+
 def publish(client: Client, topic: str, rows: Sequence[Row]) -> None:
     """Send records to the partitions they name."""
-    known, producer = client.describe([topic])[topic], client.producer()
+    known, producer = answered(partial(client.describe, [topic]))[topic], client.producer()
     for first in range(0, len(rows), SENT_AT_ONCE):
         part = rows[first : first + SENT_AT_ONCE]
         emissions = Emissions(
