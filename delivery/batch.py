@@ -48,7 +48,7 @@ class Batch:
     @property
     def nbytes(self) -> int:
         """Bytes of keys and values."""
-        return sum(map(len, filter(None, self.keys))) + sum(map(len, filter(None, self.values)))
+        return _size(self.keys) + _size(self.values)
 
     def cut(self, start: int, end: int) -> Batch:
         """Return the rows whose offsets are in [start, end)."""
@@ -81,6 +81,10 @@ class Batch:
 
     def __iter__(self) -> Iterator[Record]:
         return self.records(range(len(self)))
+
+
+def _size(column: Sequence[Bytes]) -> int:
+    return sum(map(len, filter(None, column)))
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
@@ -150,6 +154,11 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and values."""
+        return _size(self.keys) + _size(self.values)
 
     def add(self, outputs: Iterable[Output], parent: Record, kept_id: RecordId | None) -> None:
         """Add what one record became."""

@@ -82,37 +82,44 @@ class KafkaEmitter:
         if self._doubtful:
             self._check_identities()
         self._doubtful = True
-        frontier = self._producer.emit(self._topics, emissions)
-        if any(offset <= self._behind.get(source, 0) for source, offset in frontier):
-            # A log only grows. Clients follow a topic's name without a word, also to another topic.
-            self._check_identities()
-        self._behind |= dict(frontier)
-        self._doubtful = False
-        return frontier
+        return self._landed(self._producer.emit(self._topics, emissions), self._behind)
 
     def begin(self, emissions: Emissions) -> Sending:
         """Send in order and wait for nothing, where the client can; see `Sender`."""
         begin = getattr(self._producer, "begin", None)
         if begin is None or self._doubtful:
             return _Sent(self.emit(emissions))
-        return _Begun(self, begin(self._topics, emissions))
+        return _Begun(self, begin(self._topics, emissions), self._behind)
 
-    def landed(self, sending: Sending, seconds: float) -> Frontier | None:
-        """Look at what was begun; see `emit` for what is checked."""
+    def look(
+        self, sending: Sending, behind: Mapping[Source, int], seconds: float
+    ) -> Frontier | None:
+        """Look at what was begun when the logs were known to end at `behind`; see `emit`."""
         self._doubtful = True
         frontier = sending.done(seconds)
         if frontier is not None:
-            if any(offset <= self._behind.get(source, 0) for source, offset in frontier):
-                self._check_identities()
-            self._behind |= dict(frontier)
+            return self._landed(frontier, behind)
         self._doubtful = False
-        return frontier
+        return None
 
     def close(self) -> None:
         """Let go of the producer. May be called twice."""
         self._producer.close()
 
     # Inside -----------------------------------------------------------------------------------
+
+    def _landed(self, frontier: Frontier, behind: Mapping[Source, int]) -> Frontier:
+        """Take note of where records landed: behind where the logs ended before, or look closer."""
+        known = self._behind
+        if any(offset <= behind.get(source, 0) for source, offset in frontier):
+            # A log only grows. Clients follow a topic's name without a word, also to another topic.
+            self._check_identities()
+            known = {}
+        # A new one each time: what is on its way holds on to the one it began with.
+        ends = {source: max(offset, known.get(source, 0)) for source, offset in frontier}
+        self._behind = self._behind | ends
+        self._doubtful = False
+        return frontier
 
     def _placed(self, rows: Rows, edge: int, chosen: Sequence[int]) -> list[int]:
         keys: list[bytes | None]
@@ -172,13 +179,16 @@ class _Sent:
 class _Begun:
     """What is on its way."""
 
-    def __init__(self, emitter: KafkaEmitter, sending: Sending) -> None:
+    def __init__(
+        self, emitter: KafkaEmitter, sending: Sending, behind: Mapping[Source, int]
+    ) -> None:
         self._emitter = emitter
         self._sending = sending
+        self._behind = behind
 
     def done(self, seconds: float = 0.0) -> Frontier | None:
         """Return where it landed, once it has."""
-        return self._emitter.landed(self._sending, seconds)
+        return self._emitter.look(self._sending, self._behind, seconds)
 
 
 def examined(name: str, settings: Mapping[str, str], *, internal: bool) -> list[str]:

@@ -13,8 +13,8 @@ Invariants:
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
-from typing import TypeVar, cast
 
 from dedup.catalog.catalog import Catalog
 from dedup.local.home import Home
@@ -33,7 +33,6 @@ from delivery.protocol import messages as m
 from delivery.runner import LaneRunner
 from delivery.stage import Policy, stage_of
 
-_I = TypeVar("_I", bound=m.Instruction)
 #: How long emissions on their way are waited for at a time, at the end.
 FINISH_SECONDS = 0.1
 #: A bundle of up to so many rows is one batch, however many polls it came in.
@@ -139,8 +138,7 @@ class LaneTask:
             if self.stopped is not None or not self.unsettled:
                 return
             self.outbox.look(FINISH_SECONDS)
-            if (ack := self.acknowledges(now=True)) is not None:
-                self.tell(self.perform(ack))
+            self.tell(self.perform(self.acknowledges(now=True)))
 
     def close(self) -> None:
         """Leave everything to whoever comes next."""
@@ -204,7 +202,7 @@ class LaneTask:
         """
         runner = self._runner
         moved = False
-        if self.stopped is None and runner.state.lane.hungry and self._due(linger):
+        if self._hungry and self._due(linger):
             self._offer()
             moved = True
         while not self._paused() and runner.step():
@@ -223,7 +221,7 @@ class LaneTask:
         runner, moved = self._runner, False
         todo = runner.state.todo
         while True:
-            if self.stopped is None and runner.state.lane.hungry and self._due(linger):
+            if self._hungry and self._due(linger):
                 self._offer()
                 moved = True
             self.hand_over()
@@ -254,41 +252,47 @@ class LaneTask:
                 return
             todo.popleft()
 
-    def stores(self) -> m.Instruction | None:
+    def stores(self) -> list[m.Instruction]:
         """Take the chunks to be stored next, if that is next."""
         return self._take(m.Store)
 
-    def appends(self) -> m.Instruction | None:
+    def appends(self) -> list[m.Instruction]:
         """Take the append that is next, if it is."""
         return self._take(m.Append)
 
-    def acknowledges(self, *, now: bool) -> m.Instruction | None:
-        """Take the acknowledgement that waits, if it has waited enough, or `now`."""
-        ack = self._ack
-        if ack is None or not (now or time.monotonic() - self._ack_since >= ACK_SECONDS):
-            return None
+    def acknowledges(self, *, now: bool) -> list[m.Instruction]:
+        """Take the acknowledgement that waits, if it has waited enough, or `now`.
+
+        It says what was delivered when it was asked for. Half of what a lane may owe does not wait
+        for company: the lane would have to, for room.
+        """
+        ack, lane = self._ack, self._runner.state.lane
+        if ack is None:
+            return []
+        pressing = len(lane.owed) >= lane.limits.owed_max // 2
+        if not (now or pressing or time.monotonic() - self._ack_since >= ACK_SECONDS):
+            return []
         self._ack = None
-        return ack
+        return [ack]
 
-    def perform(self, instruction: m.Instruction) -> m.Event | None:
-        """Perform what was taken; its answer counts once the commit it is part of has."""
-        return self._runner.perform(instruction)
+    def perform(self, taken: Sequence[m.Instruction]) -> list[m.Event | None]:
+        """Perform what was taken; the answers count once the commit they are part of has."""
+        return [self._runner.perform(instruction) for instruction in taken]
 
-    def tell(self, answer: m.Event | None) -> None:
-        """Go on from an answer."""
-        if answer is not None:
-            self._runner.tell(answer)
+    def tell(self, answers: Iterable[m.Event | None]) -> None:
+        """Go on from answers."""
+        for answer in answers:
+            if answer is not None:
+                self._runner.tell(answer)
 
     @property
     def unsettled(self) -> bool:
         """Whether something is on its way, or waits for company."""
         return bool(self.outbox) or self._ack is not None
 
-    def _take(self, kind: type[_I]) -> _I | None:
+    def _take(self, kind: type[m.Instruction]) -> list[m.Instruction]:
         todo = self._runner.state.todo
-        if todo and type(todo[0]) is kind:
-            return cast("_I", todo.popleft())
-        return None
+        return [todo.popleft()] if todo and type(todo[0]) is kind else []
 
     def _paused(self) -> bool:
         """Tell whether the lane lost a race and lets the winner get on.
@@ -307,6 +311,11 @@ class LaneTask:
         self._resumes = None
         todo[0] = m.Load()
         return False
+
+    @property
+    def _hungry(self) -> bool:
+        runner = self._runner
+        return self.stopped is None and runner.state.lane.hungry and not self.outbox.full
 
     def _due(self, linger: float) -> bool:
         if self._position <= self.planned:

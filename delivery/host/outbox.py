@@ -1,19 +1,21 @@
-"""What one lane has sealed and is sending: begun in order, looked at in order.
+"""What lanes have sealed and are sending: begun in order, looked at in order.
 
-What it is: `Outbox`, between the runner's `Emit` instructions and an emitter that need not be
-waited for.
-What it must not know: other lanes, when there is room for more.
+What it is: `Outbox`, between one lane's `Emit` instructions and an emitter that need not be waited
+for, and `Road`, which the lanes of a stage share.
+What it must not know: which lanes there are, what is sealed next.
 
 Invariants:
-    Emissions are begun in the order of their seals, and told in that order. Everything else may
+    Emissions are begun in the order of their seals, and landed in that order. Everything else may
     overtake them: what they send is sealed.
-    A lane that has stopped begins none.
+    A lane that has ended begins none: whatever is behind a failure is for the next owner to send.
     What fails is emitted again by the runner, and everything begun behind it as well.
+    What waits goes out after at most what is on its way: nobody overtakes it for ever.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from dedup.errors import DeliveryError
 from delivery.ports import Emitter, Frontier, Sending
@@ -25,6 +27,9 @@ from delivery.runner import LaneRunner
 REQUESTS_MAX = 4
 #: More rows may be more than one request a partition.
 SMALL_ROWS_MAX = 1_000
+#: Keys and values that a lane may have sealed and not landed; behind it the lane takes nothing new.
+#: Some bundles of Kafka's largest batches, so that only a broker that stands still comes up to it.
+OUTBOX_BYTES_MAX = 32 * 1024 * 1024
 
 
 class Outbox:
@@ -38,9 +43,11 @@ class Outbox:
     def __init__(self, runner: LaneRunner, emitter: Emitter) -> None:
         self._runner = runner
         self._begin = getattr(emitter, "begin", None)
-        self._waiting: deque[m.Emit] = deque()
-        #: With the requests that each takes.
+        #: With the requests that each takes, if that is known.
+        self._waiting: deque[tuple[m.Emit, int | None]] = deque()
         self._sending: deque[tuple[m.Emit, Sending, int]] = deque()
+        #: Of the rows in memory, by the seqs they are of.
+        self._bytes: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._sending)
@@ -50,9 +57,25 @@ class Outbox:
         """How many requests are on their way, at least."""
         return sum(requests for _, _, requests in self._sending)
 
+    @property
+    def waits(self) -> bool:
+        """Whether something has not been begun."""
+        return bool(self._waiting)
+
+    @property
+    def full(self) -> bool:
+        """Whether so much is in memory that the lane must take nothing new."""
+        return sum(self._bytes.values()) >= OUTBOX_BYTES_MAX
+
     def add(self, emit: m.Emit) -> None:
         """Take what is to be sent when there is room."""
-        self._waiting.append(emit)
+        work = None if emit.ticket is None else self._runner.state.work.get(emit.ticket)
+        requests = None
+        if work is not None:
+            self._bytes[emit.seq] = work.rows.nbytes
+            if len(work.rows) <= SMALL_ROWS_MAX:
+                requests = len(set(zip(work.rows.edges, work.rows.partitions, strict=True)))
+        self._waiting.append((emit, requests))
 
     def begin(self, room: int | None = None) -> bool:
         """Begin what is next; False if that was nothing.
@@ -60,12 +83,9 @@ class Outbox:
         Args:
             room: for how many requests there is room; None: for all.
         """
-        if self._runner.state.stopped is not None:
-            self._waiting.clear()
         moved = False
-        while self._waiting:
-            emit = self._waiting[0]
-            requests = self._requests(emit)
+        while self._waiting and not self._ended:
+            emit, requests = self._waiting[0]
             if room is not None:
                 if requests is None or requests > room:
                     break
@@ -73,6 +93,8 @@ class Outbox:
             self._waiting.popleft()
             self._send(emit, requests or 1)
             moved = True
+        if self._ended:
+            self._waiting.clear()
         return moved
 
     def look(self, seconds: float = 0.0) -> bool:
@@ -87,10 +109,7 @@ class Outbox:
             try:
                 offsets = sending.done(seconds)
             except DeliveryError:
-                # The runner emits the same again, and waits for it; so for all behind it.
-                for lost, _, _ in self._sending:
-                    self._tell(self._runner.perform(lost))
-                self._sending.clear()
+                self._redo()
                 return True
             if offsets is None:
                 break
@@ -101,12 +120,10 @@ class Outbox:
 
     # Inside -----------------------------------------------------------------------------------
 
-    def _requests(self, emit: m.Emit) -> int | None:
-        """Return how many requests an emission takes; None if that is not known."""
-        work = None if emit.ticket is None else self._runner.state.work.get(emit.ticket)
-        if work is None or len(work.rows) > SMALL_ROWS_MAX:
-            return None
-        return len(set(zip(work.rows.edges, work.rows.partitions, strict=True)))
+    @property
+    def _ended(self) -> bool:
+        """Whether the core has ended the lane, performed or not: then nothing more may land."""
+        return self._runner.state.lane.end is not None
 
     def _send(self, emit: m.Emit, requests: int) -> None:
         if self._begin is None:
@@ -119,12 +136,55 @@ class Outbox:
                 return
         except DeliveryError:
             # Again, where whatever goes wrong is told as it should be.
-            self._tell(self._runner.perform(emit))
+            self._redo(emit)
             return
         self._tell(
             m.Missing(emit.seq) if rows is None else self._runner.delivered(emit, Frontier())
         )
 
+    def _redo(self, *behind: m.Emit) -> None:
+        """Emit everything that is on its way again, and what is behind it, and wait for each.
+
+        A producer that failed takes with it all that it held, begun before the failure or after.
+        """
+        again = [*(emit for emit, _, _ in self._sending), *behind]
+        self._sending.clear()
+        for emit in again:
+            if self._ended:
+                return
+            self._tell(self._runner.perform(emit))
+
     def _tell(self, answer: m.Event | None) -> None:
+        if isinstance(answer, m.Delivered | m.Missing):
+            self._bytes.pop(answer.seq, None)
         if answer is not None:
             self._runner.tell(answer)
+
+
+class Road:
+    """The way out that the lanes of a stage share: one producer."""
+
+    def __init__(self) -> None:
+        #: Whether something waits until nothing is on its way.
+        self._crowded = False
+
+    def begin(self, outboxes: Sequence[Outbox]) -> bool:
+        """Begin what has room; False if that was nothing.
+
+        SUBTLE: begun beside as many requests as librdkafka lets be on their way, records make a
+        thread of its spin until one is answered: on a core that the broker may need for that. So
+        what does not fit beside the others waits until they have landed, and goes with all that is
+        ready by then. As soon as one waits nothing is begun before it: lanes that always fit would
+        keep the road from ever being empty, and what waits from ever being sent.
+        """
+        under_way = sum(outbox.requests for outbox in outboxes)
+        alone = under_way == 0
+        if self._crowded and not alone:
+            return False
+        moved = False
+        for outbox in outboxes:
+            before = outbox.requests
+            moved |= outbox.begin(None if alone else REQUESTS_MAX - under_way)
+            under_way += outbox.requests - before
+        self._crowded = any(outbox.waits for outbox in outboxes)
+        return moved

@@ -58,13 +58,14 @@ class Writers:
 
     def _scan(self) -> None:
         there = dict.fromkeys(self._catalog.lanes())
-        self._order = deque(lane for lane in self._order if lane in there)
-        again = [self._order.popleft() for _ in range(min(LOOKED_AGAIN_MAX, len(self._order)))]
+        order = deque(lane for lane in self._order if lane in there)
+        again = [order.popleft() for _ in range(min(LOOKED_AGAIN_MAX, len(order)))]
         news = [lane for lane in there if lane not in self._writes]
         found = {lane: row for lane in (*again, *news) if (row := self._catalog.load(lane))}
         kept = {lane: writes for lane, writes in self._writes.items() if lane in there}
         self._writes = kept | {lane: row.head.writes for lane, row in found.items()}
-        self._order.extend(found)
+        # Not before all of them were read: where a read fails, the next scan looks at the same again.
+        self._order = order + deque(found)
 
 
 class Senders:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -31,7 +30,7 @@ from delivery.host.clock import SystemClock
 from delivery.host.counters import Counters
 from delivery.host.ends import check
 from delivery.host.lane import LaneTask
-from delivery.host.outbox import REQUESTS_MAX
+from delivery.host.outbox import Road
 from delivery.host.progress import LaneProgress, Progress
 from delivery.host.senders import Senders, Writers
 from delivery.host.spec import Plan, StageSpec
@@ -79,6 +78,7 @@ class Worker:
         self._client: Client = open_client(plan.kafka, plan.options, plan.client)
         self._consumers: dict[str, Consumer] = {}
         self._emitters: dict[str, Emitter] = {}
+        self._roads: dict[str, Road] = {}
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._lanes: dict[Source, dict[str, LaneTask]] = {}
         self._side: ThreadPoolExecutor | None = None
@@ -204,54 +204,47 @@ class Worker:
         for lane in lanes:
             lane.hand_over()
             moved |= lane.outbox.look()
-        # SUBTLE: lanes of a stage share a producer. Begun beside as many requests as librdkafka lets
-        # be on their way, records make a thread of its spin until one is answered: on a core that
-        # the broker may need for that. So what does not fit beside them waits, and goes together.
-        idle = {lane.spec.name for lane in lanes} - {
-            lane.spec.name for lane in lanes if lane.outbox.requests
-        }
-        begun = Tally(lane.spec.name for lane in lanes for _ in range(lane.outbox.requests))
-        for lane in lanes:
-            name, before = lane.spec.name, lane.outbox.requests
-            moved |= lane.outbox.begin(None if name in idle else REQUESTS_MAX - begun[name])
-            begun[name] += lane.outbox.requests - before
+        for name, lanes_of in self._by_stage().items():
+            road = self._roads.setdefault(name, Road())
+            moved |= road.begin([lane.outbox for lane in lanes_of])
         return moved
 
     def _store(self, lanes: Sequence[LaneTask]) -> None:
         """Store the chunks of all lanes at once, where the store can."""
-        taken = [(lane, store) for lane in lanes if (store := lane.stores()) is not None]
-        for lane, answer in self._at_once(taken):
-            lane.tell(answer)
+        for lane, answers in self._at_once([(lane, lane.stores()) for lane in lanes]):
+            lane.tell(answers)
 
     def _commit(self, lanes: Sequence[LaneTask], *, idle: bool) -> bool:
         """Append what is stored, and acknowledge, with one wait for the disk where that is enough."""
-        taken = [(lane, append) for lane in lanes if (append := lane.appends()) is not None]
+        appends = [(lane, lane.appends()) for lane in lanes]
         # Where nothing is shared, company saves nothing: one acknowledgement for many bundles does.
-        now = (bool(taken) or idle) and not self._catalog.store.concurrent
-        taken += [(lane, ack) for lane in lanes if (ack := lane.acknowledges(now=now)) is not None]
-        if not taken:
+        now = (idle or any(todo for _, todo in appends)) and not self._catalog.store.concurrent
+        # Of one lane one after the other: both are comparisons on its one row.
+        writes = [(lane, [*todo, *lane.acknowledges(now=now)]) for lane, todo in appends]
+        writes = [(lane, todo) for lane, todo in writes if todo]
+        if not writes:
             return False
-        answers: list[tuple[LaneTask, m.Event | None]]
         try:
             with self._catalog.group():
-                answers = list(self._at_once(taken))
+                done = list(self._at_once(writes))
         except DeliveryError:
             # Each may have happened, and none may be taken for granted: the lanes find out.
-            answers = [(lane, _unknown(instruction)) for lane, instruction in taken]
-        for lane, answer in answers:
-            lane.tell(answer)
+            done = [(lane, [_unknown(one) for one in todo]) for lane, todo in writes]
+        for lane, answers in done:
+            lane.tell(answers)
         return True
 
     def _at_once(
-        self, taken: Sequence[tuple[LaneTask, m.Instruction]]
-    ) -> Iterator[tuple[LaneTask, m.Event | None]]:
-        """Perform one instruction for each of several lanes."""
-        if len(taken) < 2 or not self._catalog.store.concurrent:  # noqa: PLR2004 - one is not several
-            return ((lane, lane.perform(instruction)) for lane, instruction in taken)
+        self, taken: Sequence[tuple[LaneTask, Sequence[m.Instruction]]]
+    ) -> Iterator[tuple[LaneTask, list[m.Event | None]]]:
+        """Perform the instructions of several lanes, those of each one after the other."""
+        busy = [(lane, todo) for lane, todo in taken if todo]
+        if len(busy) < 2 or not self._catalog.store.concurrent:  # noqa: PLR2004 - one is not several
+            return ((lane, lane.perform(todo)) for lane, todo in busy)
         if self._side is None:
             self._side = ThreadPoolExecutor(SIDE_THREADS, "delivery-catalog")
-        done = self._side.map(lambda one: one[0].perform(one[1]), taken)
-        return zip((lane for lane, _ in taken), done, strict=True)
+        done = self._side.map(lambda one: one[0].perform(one[1]), busy)
+        return zip((lane for lane, _ in busy), done, strict=True)
 
     def finish(self) -> None:
         """Seal, deliver and acknowledge what is under way; what was only read is the next's.

@@ -25,6 +25,7 @@ from typing import Any
 
 from dedup.errors import DeliveryError, Fenced, Indeterminate, Unavailable
 from delivery.host.counters import Counters
+from delivery.host.memory import calm_collector
 from delivery.host.progress import Progress
 from delivery.host.spec import Plan
 from delivery.host.worker import FENCED_SECONDS, Worker
@@ -78,6 +79,7 @@ def run(setup: Setup, number: int) -> Iterator[bytes]:
     Raises:
         Lost: the driver is gone; Spark may start the task anew.
     """
+    calm_collector()
     task = _Task(setup, number)
     try:
         yield from task.beats()
