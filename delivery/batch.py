@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
-from typing import NamedTuple
+from functools import partial
+from itertools import groupby, repeat
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ from dedup.model import IDENTITY_BYTES, Frontier, RecordId, Source
 from delivery.records import Headers, Output, Record
 
 Bytes = bytes | None
+_T = TypeVar("_T")
 
 #: No offset is as large.
 OFFSET_MAX = (1 << 63) - 1
@@ -69,15 +71,18 @@ class Batch:
     def records(self, rows: Sequence[int] | npt.NDArray[np.intp]) -> Iterator[Record]:
         """Yield these rows as user code sees them."""
         chosen = np.asarray(rows, dtype=np.intp)
+        headers = taken(self.headers, chosen)
         columns = zip(
-            chosen.tolist(),
+            taken(self.values, chosen),
+            taken(self.keys, chosen),
+            headers if all(headers) else [some or () for some in headers],
             self.timestamps_ms[chosen].tolist(),
+            repeat(self.source),
             self.offsets[chosen].tolist(),
-            strict=True,
+            strict=False,
         )
-        source, keys, values, headers = self.source, self.keys, self.values, self.headers
-        for row, timestamp_ms, offset in columns:
-            yield Record(values[row], keys[row], headers[row] or (), timestamp_ms, source, offset)
+        # A record is a tuple of just these; made so, no function of Python's runs for it.
+        return map(partial(tuple.__new__, Record), columns)
 
     def __iter__(self) -> Iterator[Record]:
         return self.records(range(len(self)))
@@ -85,6 +90,11 @@ class Batch:
 
 def _size(column: Sequence[Bytes]) -> int:
     return sum(map(len, filter(None, column)))
+
+
+def taken(column: Sequence[_T], rows: npt.NDArray[np.intp]) -> Sequence[_T]:
+    """Return some values of a column; the rows are in order, each at most once."""
+    return column if len(rows) == len(column) else list(map(column.__getitem__, rows.tolist()))
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
@@ -159,6 +169,17 @@ class Rows:
     def nbytes(self) -> int:
         """Bytes of keys and values."""
         return _size(self.keys) + _size(self.values)
+
+    def extend(self, outputs: Sequence[Output], source: Source, offsets: Sequence[int]) -> None:
+        """Add one output of each of several records of a source; none keeps its id."""
+        values, keys, headers, edges = zip(*outputs, strict=True)
+        self.values += values
+        self.keys += keys
+        self.headers += headers
+        self.edges += edges
+        self.parent_partitions += repeat(source.partition, len(outputs))
+        self.parent_offsets += offsets
+        self.kept_ids += repeat(None, len(outputs))
 
     def add(self, outputs: Iterable[Output], parent: Record, kept_id: RecordId | None) -> None:
         """Add what one record became."""

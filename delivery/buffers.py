@@ -31,6 +31,8 @@ def numbers(values: Sequence[int | None] | npt.NDArray[np.integer], kind: pa.Dat
 def blobs(values: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
     """Return bytes, or text already encoded, of any length or all of one; None being null."""
     validity = _validity(values)
+    if values.count(None) == len(values):
+        return pa.nulls(len(values), kind)
     width = kind.byte_width if pa.types.is_fixed_size_binary(kind) else 0
     gap = bytes(width)
     there = [gap if value is None else value for value in values]

@@ -14,6 +14,8 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from operator import itemgetter
 from typing import Protocol
 
 import numpy as np
@@ -30,6 +32,7 @@ from delivery.batch import Batch
 from delivery.header import NAME, decode_headers
 from delivery.naming import Foreign, IdFrom, names_of
 from delivery.protocol.senders import Mark, Standing, learned, standing
+from delivery.records import Headers
 from delivery.verdicts import EXTERNAL, Conflict, Verdicts, payload_digests
 
 #: Conflicts of a bundle that are kept for a message; all of them are counted.
@@ -123,7 +126,7 @@ class Judge:
     def _mark(self, sheet: _Sheet, reads: _Reads) -> None:
         """Judge the records of a batch by their marks, and name those that are left."""
         batch = sheet.batch
-        columns = decode_headers([_own(headers) for headers in batch.headers])
+        columns = decode_headers(_owns(batch.headers))
         for number, mark in enumerate(columns.marks):
             rows = np.flatnonzero(columns.mark_of == number)
             verdict = self._standing(batch, mark, int(rows[0]), reads)
@@ -271,6 +274,13 @@ class _Sheet:
             mark_of=self.mark_of[self.rows],
             digests=self.digests,
         )
+
+
+def _owns(column: Sequence[Headers | None]) -> list[bytes | None]:
+    """Return of each record the header of our name; nearly all topics have none, or all ours."""
+    if NAME not in map(itemgetter(0), chain.from_iterable(filter(None, column))):
+        return []
+    return [_own(headers) for headers in column]
 
 
 def _own(headers: Sequence[tuple[str, bytes]] | None) -> bytes | None:

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from itertools import chain
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from dedup.errors import InvalidUsage
-from delivery.batch import Batch
+from delivery.batch import Batch, taken
 from delivery.header import NAME, decode_header
 from delivery.records import Record
 
@@ -105,9 +106,8 @@ class _Key:
     def __call__(self, record: Record) -> bytes | None:
         return record.key
 
-    def column(self, batch: Batch, rows: _Rows) -> list[bytes | None]:
-        keys = batch.keys
-        return [keys[row] for row in rows.tolist()]
+    def column(self, batch: Batch, rows: _Rows) -> Sequence[bytes | None]:
+        return taken(batch.keys, rows)
 
 
 class _Value:
@@ -116,9 +116,8 @@ class _Value:
     def __call__(self, record: Record) -> bytes | None:
         return record.value
 
-    def column(self, batch: Batch, rows: _Rows) -> list[bytes | None]:
-        values = batch.values
-        return [values[row] for row in rows.tolist()]
+    def column(self, batch: Batch, rows: _Rows) -> Sequence[bytes | None]:
+        return taken(batch.values, rows)
 
 
 class _Header:
@@ -130,9 +129,14 @@ class _Header:
     def __call__(self, record: Record) -> bytes | None:
         return record.header(self._name)
 
-    def column(self, batch: Batch, rows: _Rows) -> list[bytes | None]:
-        name, headers = self._name, batch.headers
-        return [_last(headers[row], name) for row in rows.tolist()]
+    def column(self, batch: Batch, rows: _Rows) -> Sequence[bytes | None]:
+        headers = taken(batch.headers, rows)
+        there = list(filter(None, headers))
+        if len(there) == len(headers) > 0 and set(map(len, there)) == {1}:
+            names, values = zip(*chain.from_iterable(there), strict=True)
+            if set(names) == {self._name}:
+                return cast("tuple[bytes, ...]", values)
+        return [_last(some, self._name) for some in headers]
 
 
 class _Json:

@@ -91,20 +91,20 @@ def decode_outputs(chunks: Sequence[bytes], place: str) -> Emissions:
 
 def emissions(origin: Origin, rows: Rows, first: int = 0) -> Emissions:
     """Return what rows are sent as; ordinals count from `first`."""
-    kept = [record_id is not None for record_id in rows.kept_ids]
-    if all(kept):
-        ids = pack([record_id for record_id in rows.kept_ids if record_id is not None])
-    else:
+    known = [record_id for record_id in rows.kept_ids if record_id is not None]
+    kept = np.full(len(rows), len(known) == len(rows))
+    if 0 < len(known) < len(rows):
+        kept = np.array([record_id is not None for record_id in rows.kept_ids])
+    ids = pack(known)
+    if len(known) < len(rows):
         ids = minted_many(origin.ref.attempt, np.array(rows.edges), first)
-        if any(kept):
-            mask = np.array(kept)
-            ids[mask] = pack([record_id for record_id in rows.kept_ids if record_id is not None])
+        ids[kept] = pack(known)
     ours = encode_headers(
         ids,
         Mark(origin.lane, origin.ref.incarnation, origin.ref.seq, origin.minted_at_ms),
         np.array(rows.parent_partitions, dtype=np.int32),
         np.array(rows.parent_offsets, dtype=np.int64),
-        np.array(kept, dtype=np.bool_),
+        kept,
     )
     complete: list[Headers]
     if any(rows.headers):

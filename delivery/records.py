@@ -14,6 +14,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
+import msgspec
+
 from dedup.errors import InvalidUsage
 from dedup.model import IDENTITY_BYTES, Source, TopicId
 
@@ -28,6 +30,13 @@ NOWHERE = Source(topic=TopicId(bytes(IDENTITY_BYTES)), partition=0)
 
 Headers = tuple[tuple[str, bytes], ...]
 
+#: Five to ten times as fast as Python's own, which has the last word wherever they could differ.
+_FAST_DECODE = msgspec.json.Decoder().decode
+_FAST_ENCODE = msgspec.json.Encoder().encode
+_ENCODE = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+#: What the fast encoder makes of numbers that JSON does not have, and of nothing else but None.
+_NULL = b"null"
+
 
 class Record(NamedTuple):
     """One record of an input edge."""
@@ -40,8 +49,12 @@ class Record(NamedTuple):
     offset: int = 0
 
     def json(self) -> Any:
-        """Return the value parsed as JSON."""
-        return json.loads(self.value or b"null")
+        """Return the value parsed as JSON, as `json.loads` does."""
+        try:
+            return _FAST_DECODE(self.value or _NULL)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            # NaN, half a surrogate, UTF-16: Python takes what no standard knows; or it is no JSON.
+            return json.loads(self.value or _NULL)
 
     def header(self, name: str) -> bytes | None:
         """Return the last header of that name, as Kafka clients do."""
@@ -89,7 +102,8 @@ class Output(_Output):
         # Most outputs are small values with bytes for a key: those need no closer look.
         if headers or type(value) is not bytes or key is not None or len(value) > _PLAIN_BYTES_MAX:
             _check(value, key, headers)
-        return super().__new__(cls, value, key, headers, edge)
+        # As namedtuples make themselves, one call less.
+        return tuple.__new__(cls, (value, key, headers, edge))
 
     def to(self, edge: int) -> Output:
         """Return the same record for another output of the stage."""
@@ -126,4 +140,8 @@ def as_bytes(value: Any) -> bytes:
         return value
     if isinstance(value, str):
         return value.encode()
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    try:
+        made = _FAST_ENCODE(value)
+    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError, UnicodeEncodeError):
+        return _ENCODE(value).encode()
+    return made if _NULL not in made else _ENCODE(value).encode()

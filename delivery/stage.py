@@ -71,6 +71,8 @@ def run_fresh(
     """Add what some rows of a batch become to `rows`; see `run_records`."""
     if _takes_rows(type(stage)):
         return cast("RowStage", stage).run_rows(batch, chosen, policy, rows)
+    if pool is None and not policy.keep_ids and isinstance(stage, Function):
+        return _run_function(stage, batch, chosen, policy, rows)
     return run_records(stage, batch.records(chosen), policy, rows, kept=kept, pool=pool)
 
 
@@ -99,8 +101,6 @@ def run_records(
         kept: for each record its id if its outputs keep it, else None.
         pool: runs user code on several records at once.
     """
-    if pool is None and isinstance(stage, Function):
-        return _run_function(stage, records, policy, rows, kept)
     call = partial(run_record, stage, policy=policy)
     held = list(records)
     dead_letters = 0
@@ -114,36 +114,44 @@ def run_records(
 
 def _run_function(
     stage: Function,
-    records: Iterable[Record],
+    batch: Batch,
+    chosen: npt.NDArray[np.intp],
     policy: Policy,
     rows: Rows,
-    kept: Iterator[RecordId | None],
 ) -> int:
-    """Do the same for a plain function: nothing of ours stands between it and most records."""
-    call, dead_letters = stage.call, 0
-    edges, keys, values = rows.edges.append, rows.keys.append, rows.values.append
-    headers, kept_ids = rows.headers.append, rows.kept_ids.append
-    partitions, offsets = rows.parent_partitions.append, rows.parent_offsets.append
-    for record, kept_id in zip(records, kept, strict=False):
+    """Do the same for a plain function: nothing of ours runs between it and most records."""
+    records = list(batch.records(chosen))
+    made: list[Any] = []
+    left, dead_letters = iter(records), 0
+    while len(made) < len(records):
         try:
-            made: Any = call(record)
-            several: Sequence[Output] | None = (
-                None if type(made) is Output else outputs_of(made, record)
-            )
+            made.extend(map(stage.call, left))
         except Exception as error:  # noqa: BLE001 - user code may raise anything; it is tried again
-            several, dead = run_record(stage, record, policy, error)
+            # What came before it is in `made`, and `left` goes on behind it.
+            outputs, dead = run_record(stage, records[len(made)], policy, error)
+            made.append(outputs)
             dead_letters += dead
-        if several is not None:
-            rows.add(several, record, kept_id)
-            continue
-        edges(made.edge)
-        keys(made.key)
-        values(made.value)
-        headers(made.headers)
-        partitions(record.source.partition)
-        offsets(record.offset)
-        kept_ids(kept_id)
+    single = made
+    if set(map(type, made)) == {list} and set(map(len, made)) == {1}:
+        single = [outputs[0] for outputs in made]
+    if set(map(type, single)) == {Output}:
+        rows.extend(single, batch.source, batch.offsets[chosen].tolist())
+        return dead_letters
+    for record, result in zip(records, made, strict=True):
+        outputs, dead = _outputs(stage, record, result, policy)
+        dead_letters += dead
+        rows.add(outputs, record, None)
     return dead_letters
+
+
+def _outputs(
+    stage: Function, record: Record, result: Any, policy: Policy
+) -> tuple[Sequence[Output], int]:
+    """Return what a call returned as outputs; a generator runs only now, and may fail."""
+    try:
+        return outputs_of(result, record), 0
+    except Exception as error:  # noqa: BLE001 - user code may raise anything; it is tried again
+        return run_record(stage, record, policy, error)
 
 
 def run_record(

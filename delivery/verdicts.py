@@ -23,7 +23,7 @@ from dedup.errors import InvalidUsage
 from dedup.formats.dropped import Run
 from dedup.formats.segment import Bucket, Origin, Part
 from dedup.model import IDENTITY_BYTES, Counts, ReadSeq, RecordId, Source
-from delivery.batch import Batch
+from delivery.batch import Batch, taken
 from delivery.protocol.senders import Mark
 
 #: In place of a bucket: the id is its publisher's, and its bucket is known when it is sealed.
@@ -171,6 +171,6 @@ def payload_digests(batch: Batch, rows: Places) -> npt.NDArray[np.uint16]:
 
     The payload is the value: keys and headers may change from one try of a publisher to the next.
     """
-    digest, values = xxhash.xxh3_64_intdigest, batch.values
-    found = [digest(values[row] or b"") & 0xFFFF for row in rows.tolist()]
-    return np.array(found, dtype=np.uint16)
+    payloads = [value or b"" for value in taken(batch.values, rows)]
+    found = np.fromiter(map(xxhash.xxh3_64_intdigest, payloads), np.uint64, len(rows))
+    return found.astype(np.uint16)
