@@ -27,6 +27,8 @@ from dedup.xxh3 import hash_rows
 NAME = "bench/dedup/0"
 INCARNATION = Incarnation(b"generated lane--")
 NAME_BYTES = 16
+#: Ids of a seal, and seals in ten minutes: a lane of 10,000 records a second.
+BATCH_IDS, BUCKET_SEALS = 10_000, 600
 
 
 def names(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,10 +24,11 @@ from pathlib import Path
 import psutil
 
 from bench.cluster import Cluster, clusters
-from bench.harness import SCRATCH, Benchmark, Contestant, Goal, Lab, Turn
+from bench.harness import SCRATCH, Benchmark, Contestant, Goal, Lab, Standing, Turn
 from bench.job import ID, Job, fresh_count, with_nonce
 from bench.lane import INPUT, Discard, run_lane
 from bench.meter import MB
+from bench.sizing import bends
 from dedup.catalog.open import open_catalog
 from dedup.local import Home
 from dedup.model import Frontier, Source
@@ -259,6 +260,15 @@ def _many(count: int, what: str) -> str:
     return f"{count:,} {what}{'s' if count > 1 else ''}"
 
 
+#: What the exponents between neighbours are called in the table.
+STEEPNESS = "how steep the time of a {} is, 0 where it stays"
+
+
+def _steepness(sizes: Sequence[float], standings: Mapping[str, Standing]) -> Mapping[str, float]:
+    """Return where the curve of the contestants, in this order, bends."""
+    return bends(list(standings), sizes, [1 / one.rate for one in standings.values()])
+
+
 BENCHMARKS = (
     Benchmark(
         name="growth-records",
@@ -267,6 +277,7 @@ BENCHMARKS = (
         staged=_records,
         baseline="150 bytes",
         rounds=(3, 1),
+        derived=(STEEPNESS.format("MB"), partial(_steepness, RECORD_BYTES)),
         goals=(
             Goal(
                 says="time of a MB, records of 500 KB / of 150 bytes",
@@ -284,6 +295,7 @@ BENCHMARKS = (
         baseline="1 lane",
         rounds=(3, 1),
         warmups=0,
+        derived=(STEEPNESS.format("bundle"), partial(_steepness, LANES)),
         goals=(
             Goal(
                 says="time of a bundle, 1,000 lanes / 1 lane",
@@ -301,6 +313,7 @@ BENCHMARKS = (
         staged=_stages,
         baseline="1 stage",
         rounds=(3, 1),
+        derived=(STEEPNESS.format("record and stage"), partial(_steepness, STAGES)),
         goals=(
             Goal(
                 says="time of a record and stage, 5 stages / 1 stage",

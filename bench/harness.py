@@ -223,6 +223,8 @@ class Benchmark:
         goals: figures with a limit.
         rounds: how many count, and how many when it must be quick.
         warmups: rounds before those that count.
+        derived: what follows from the figures of all contestants together: its title, and how it is
+            reckoned.
     """
 
     name: str
@@ -233,6 +235,7 @@ class Benchmark:
     goals: tuple[Goal, ...] = ()
     rounds: tuple[int, int] = (5, 1)
     warmups: int = 1
+    derived: tuple[str, Callable[[Mapping[str, Standing]], Mapping[str, float]]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +245,7 @@ class Outcome:
     benchmark: Benchmark
     standings: Mapping[str, Standing]
     verdicts: tuple[Verdict, ...]
+    derived: Mapping[str, float] = field(default_factory=dict)
 
 
 #: A turn that counted, and what it used.
@@ -264,7 +268,10 @@ def run(benchmark: Benchmark, lab: Lab) -> Outcome:
     verdicts = tuple(
         goal.judge(standings[goal.contestant].figure(goal.measure)) for goal in benchmark.goals
     )
-    return Outcome(benchmark=benchmark, standings=standings, verdicts=verdicts)
+    derived = benchmark.derived[1](standings) if benchmark.derived is not None else {}
+    return Outcome(
+        benchmark=benchmark, standings=standings, verdicts=verdicts, derived=dict(derived)
+    )
 
 
 def standing(measured: Sequence[Measured], baseline: Sequence[Turn]) -> Standing:

@@ -1,6 +1,6 @@
 """The job every contestant does: JSON records in, the same with a random nonce out.
 
-What it is: the input (values, ids, repeats) by offset, and the user code.
+What it is: the input (values, ids, repeats) by offset, and the user code over a record of ours.
 What it must not know: who does the job, catalogs, topics.
 
 Invariants:
@@ -15,8 +15,11 @@ import json
 import random
 from base64 import b64encode
 from dataclasses import dataclass, field
-from uuid import uuid4
 
+import numpy as np
+import numpy.typing as npt
+
+from bench.user_code import nonce
 from delivery.records import Output, Record
 
 #: Bytes of a value as it is published.
@@ -98,9 +101,17 @@ def fresh_count(offsets: int) -> int:
     return sum(original(offset) == offset for offset in range(offsets))
 
 
+def originals(offsets: int) -> npt.NDArray[np.int64]:
+    """Return `original` of each of the first offsets."""
+    every = np.arange(offsets, dtype=np.int64)
+    repeats = (every % REPEAT_EVERY == REPEAT_EVERY - 1) & (every > REPEAT_DISTANCE)
+    numbers: npt.NDArray[np.int64] = every - repeats * (REPEAT_DISTANCE + 1)
+    return numbers
+
+
 def with_nonce(record: Record, times: int = 1) -> list[Output]:
     """Append a random nonce: user code that never makes the same thing twice."""
-    return [record.replace(value={**record.json(), "nonce": uuid4().hex}) for _ in range(times)]
+    return [record.replace(value=nonce(record.value or b"")) for _ in range(times)]
 
 
 def _value(number: int, size: int, *, noise: bool) -> bytes:

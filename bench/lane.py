@@ -87,27 +87,27 @@ class Bounded:
 
 
 def run_lane(
-    catalog: Catalog, job: Job, offsets: int, fan_out: int = 1, home: Path | None = None
+    catalog: Catalog,
+    job: Job,
+    offsets: int,
+    fan_out: int = 1,
+    home: Path | None = None,
+    *,
+    payloads: bool = False,
 ) -> Iterator[Discard]:
     """Run a lane to its end, bundle by bundle; yield what was emitted so far after each."""
     home_of = None if home is None else Home(home)
     with LaneIndex(catalog, LANE, window_ms=WINDOW_MS_DEFAULT, home=home_of) as index:
-        yield from _run(catalog, index, job, offsets, fan_out)
+        judge = Judge(catalog, index, id_from(f"header:{ID}"), tuple, payloads=payloads)
+        yield from _run(catalog, judge, job, offsets, fan_out)
 
 
-def _run(
-    catalog: Catalog, index: LaneIndex, job: Job, offsets: int, fan_out: int
-) -> Iterator[Discard]:
+def _run(catalog: Catalog, judge: Judge, job: Job, offsets: int, fan_out: int) -> Iterator[Discard]:
     emitter = Discard()
     runner = LaneRunner(
         LANE,
         catalog=catalog,
-        judge=Judge(
-            catalog,
-            index,
-            id_from(f"header:{ID}"),
-            tuple,
-        ),
+        judge=judge,
         reader=Bounded(offsets),
         stage=Function(partial(with_nonce, times=fan_out), code="bench"),
         emitter=emitter,

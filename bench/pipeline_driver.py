@@ -5,7 +5,7 @@ another, says "started" on its output, and ends when its input is closed.
 What it must not know: what is measured.
 
 Invariants:
-    Every way runs the same user code, once for each record, in as many tasks.
+    Every way runs the same user code, `bench.user_code`, once for each record, in as many tasks.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from bench.job import ID, with_nonce
+from bench.job import ID
+from bench.user_code import fingerprint, nonce
 from delivery import Delivery, Record
 from delivery.spark import spark_session
 
@@ -42,6 +44,9 @@ class Order:
         source, target: topics.
         catalog: URL, for ours.
         scratch: a directory of this turn.
+        at_once: records of one micro-batch, for ways that work in them; "" leaves it to them.
+        stages: how many, one behind the other.
+        deterministic: not empty if the stage is declared deterministic.
     """
 
     way: str
@@ -50,31 +55,53 @@ class Order:
     target: str
     catalog: str
     scratch: str
+    at_once: str = ""
+    stages: str = "1"
+    deterministic: str = ""
+
+    @property
+    def reading(self) -> dict[str, str]:
+        """How much Spark's source takes at once."""
+        return {"maxOffsetsPerTrigger": self.at_once} if self.at_once else {}
 
 
 def main(order: Order) -> None:
     """Run the job until nobody wants it any more."""
     master = f"local[{TASKS + (order.way == RESIDENT)},4]"
     spark = spark_session("bench", master, conf={"spark.log.level": "ERROR"}, report=_quiet)
-    query: Any
-    if order.way in (PLAIN, DEDUPLICATED):
-        query = _plain(spark, order)
-    else:
-        d = Delivery(catalog=order.catalog, kafka=order.kafka, home=f"{order.scratch}/home")
-        d.stage(reads=order.source, writes=order.target, name="nonce", id_from=f"header:{ID}")(
-            nonce
-        )
-        options: dict[str, Any] = {"tasks": TASKS} if order.way == RESIDENT else {}
-        query = d.start(spark, engine=order.way, **options)  # type: ignore[arg-type]
+    begin = _plain if order.way in (PLAIN, DEDUPLICATED) else _ours
+    query = begin(spark, order)
     print("started", flush=True)
     sys.stdin.read()
     query.stop()
     spark.stop()
 
 
-def nonce(record: Record) -> object:
-    """Do the job for one record."""
-    return with_nonce(record)
+def _ours(spark: SparkSession, order: Order) -> Any:
+    d = Delivery(catalog=order.catalog, kafka=order.kafka, home=f"{order.scratch}/home")
+    between = [f"{order.target}-{number}" for number in range(1, int(order.stages))]
+    edges = [order.source, *between, order.target]
+    declared: dict[str, Any] = {"deterministic": True} if order.deterministic else {}
+    call = with_fingerprint if order.deterministic else with_nonce
+    for number, (source, target) in enumerate(pairwise(edges)):
+        # Only the first stage's input has strangers for publishers.
+        named = None if number else f"header:{ID}"
+        d.stage(reads=source, writes=target, name=f"nonce-{number}", id_from=named, **declared)(
+            call
+        )
+    options: dict[str, Any] = {"create_topics": True}
+    options |= {"tasks": TASKS} if order.way == RESIDENT else {"source": order.reading}
+    return d.start(spark, engine=order.way, **options)  # type: ignore[arg-type]
+
+
+def with_nonce(record: Record) -> object:
+    """Do the job for one record, as a user of stages would."""
+    return record.replace(value=nonce(record.value or b""))
+
+
+def with_fingerprint(record: Record) -> object:
+    """Do the job that is the same every time."""
+    return record.replace(value=fingerprint(record.value or b""))
 
 
 def _plain(spark: SparkSession, order: Order) -> Any:
@@ -84,6 +111,7 @@ def _plain(spark: SparkSession, order: Order) -> Any:
         .option("subscribe", order.source)
         .option("startingOffsets", "earliest")
         .option("includeHeaders", "true")
+        .options(**order.reading)
         .load()
     )
     if order.way == DEDUPLICATED:
@@ -110,11 +138,7 @@ def _plain(spark: SparkSession, order: Order) -> Any:
 def _each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Do the job for each record, as a user of plain PySpark would."""
     for batch in batches:
-        values = [
-            output.value
-            for value in batch.column("value").to_pylist()
-            for output in with_nonce(Record(value=value))
-        ]
+        values = [nonce(value) for value in batch.column("value").to_pylist()]
         yield pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], names=["value"])
 
 

@@ -25,7 +25,7 @@ import psutil
 from bench.harness import Outcome, Standing, Verdict
 
 #: Version of the JSON.
-VERSION = 1
+VERSION = 2
 #: Packages whose version says something about speed.
 PACKAGES = ("cassandra-driver", "confluent-kafka", "kafka-python", "numpy", "pyarrow", "pyspark")
 
@@ -68,6 +68,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
             name: asdict(standing) | {"facts": dict(standing.facts)}
             for name, standing in outcome.standings.items()
         },
+        "derived": dict(outcome.derived),
         "goals": [
             {
                 "says": verdict.goal.says,
@@ -97,6 +98,9 @@ def as_table(outcome: Outcome) -> str:
         if standing.facts
     ]
     lines += [f"\n- {fact}" if at == 0 else f"- {fact}" for at, fact in enumerate(facts)]
+    if benchmark.derived is not None:
+        told = ", ".join(f"{key} {number(value)}" for key, value in outcome.derived.items())
+        lines += ["", f"{benchmark.derived[0]}: {told}"]
     if outcome.verdicts:
         lines += [
             "",

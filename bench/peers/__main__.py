@@ -7,24 +7,15 @@ What it must not know: how a peer does the job, how anything is measured.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 from bench.__main__ import main
-from bench.cluster import (
-    PER_SECOND,
-    RECORDS,
-    SECONDS,
-    SECONDS_QUICK,
-    Way,
-    clusters,
-    drain,
-    steady,
-)
+from bench.cluster import RECORDS, Way, drain
 from bench.harness import Benchmark, Contestant, Goal, Lab
 from bench.peers.environments import java, python
-from bench.pipeline import SPARK, SPARK_DEDUP, SQLITE, WAYS
+from bench.pipeline import SPARK, SPARK_DEDUP, SQLITE, THRIFT, WAYS, at_rate, late, raced
+from bench.publisher import PER_SECOND
 
 #: How often peers commit: often where latency counts, as seldom as their users do where it does not.
 DRAIN_COMMIT_MS, STEADY_COMMIT_MS = 1_000, 100
@@ -32,6 +23,8 @@ DRAIN_COMMIT_MS, STEADY_COMMIT_MS = 1_000, 100
 STREAMS, STREAMS_DEDUP = "Kafka Streams", "Kafka Streams + dedup"
 QUIX, QUIX_DEDUP = "Quix Streams", "Quix Streams + dedup"
 FLINK, FLINK_DEDUP = "PyFlink", "PyFlink + dedup"
+#: The one whose user code is not Python.
+JAVA = "KafkaStreamsJob"
 LOOP, LOOP_DEDUP = "transactional loop", "transactional loop + rocksdict"
 
 
@@ -40,6 +33,7 @@ def _peer(command: tuple[str, ...], *, dedup: bool) -> Way:
         way="dedup" if dedup else "plain",
         deduplicates=dedup,
         transactional=True,
+        python=command[-1] != JAVA,
         command=command,
         commit_ms=(DRAIN_COMMIT_MS, STEADY_COMMIT_MS),
     )
@@ -51,7 +45,7 @@ def contestants() -> dict[str, Way]:
         (LOOP, LOOP_DEDUP): (python("confluent"), "-m", "bench.peers.confluent_loop"),
         (QUIX, QUIX_DEDUP): (python("quix"), "-m", "bench.peers.quix"),
         (FLINK, FLINK_DEDUP): (python("pyflink"), "-m", "bench.peers.pyflink_job"),
-        (STREAMS, STREAMS_DEDUP): java("streams", "KafkaStreamsJob"),
+        (STREAMS, STREAMS_DEDUP): java("streams", JAVA),
     }
     own = {name: WAYS[name] for name in (SQLITE, SPARK, SPARK_DEDUP)}
     return own | {
@@ -61,23 +55,12 @@ def contestants() -> dict[str, Way]:
     }
 
 
-@contextmanager
-def _drains(lab: Lab) -> Iterator[Sequence[Contestant]]:
-    with clusters(quick=lab.quick, report=lab.report) as cluster:
-        yield [
-            Contestant(name=name, turn=partial(drain, cluster, way))
-            for name, way in contestants().items()
-        ]
+def _drains(lab: Lab) -> AbstractContextManager[Sequence[Contestant]]:
+    return raced(lab, contestants(), drain)
 
 
-@contextmanager
-def _steadies(lab: Lab) -> Iterator[Sequence[Contestant]]:
-    seconds = SECONDS_QUICK if lab.quick else SECONDS
-    with clusters(quick=lab.quick, report=lab.report) as cluster:
-        yield [
-            Contestant(name=name, turn=partial(steady, cluster, way, seconds))
-            for name, way in contestants().items()
-        ]
+def _steadies(lab: Lab) -> AbstractContextManager[Sequence[Contestant]]:
+    return raced(lab, contestants(), at_rate(lab))
 
 
 def _slower(peer: str, times: float) -> Goal:
@@ -92,7 +75,7 @@ def _slower(peer: str, times: float) -> Goal:
 
 DRAIN = Benchmark(
     name="peers-drain",
-    says=f"{RECORDS} records of 150 bytes, 5% of them repeats, four partitions, per-record user "
+    says=f"{RECORDS:,} records of 150 bytes, 5% of them repeats, four partitions, per-record user "
     f"code, transactions of {DRAIN_COMMIT_MS} ms: output records a second in steady state, the "
     "broker on the same cores",
     unit="record",
@@ -108,6 +91,7 @@ DRAIN = Benchmark(
         _slower(FLINK_DEDUP, 12.0),
         _slower(STREAMS, 1.3),
         _slower(STREAMS_DEDUP, 3.0),
+        THRIFT,
     ),
 )
 STEADY = Benchmark(
@@ -117,8 +101,9 @@ STEADY = Benchmark(
     unit="record",
     staged=_steadies,
     baseline=SQLITE,
-    rounds=(1, 1),
+    rounds=(3, 1),
     warmups=0,
+    goals=tuple(late("ours on SQLite", SQLITE, 8.0, 25.0)),
 )
 
 if __name__ == "__main__":

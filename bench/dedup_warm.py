@@ -1,0 +1,134 @@
+"""The benchmark of a new process over ids that others left: `dedup-start`.
+
+What it is: the first verdict after a clean end and after a kill -9, what memory a process takes over a
+hundred million ids, and how long everything takes when the host has lost its files.
+What it must not know: Kafka, Spark, packages that are raced elsewhere.
+
+Invariants:
+    What is measured is a process of its own, that imports nothing but what a lane's index needs.
+    After a kill -9 it starts where the killed one stood, with whatever that one left half done.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from pathlib import Path
+
+from bench.dedup import MILLION, OfIndex
+from bench.generated import BATCH_IDS, BUCKET_SEALS, NAME, GeneratedLane
+from bench.harness import Benchmark, Contestant, Goal, Lab, Standing, Turn
+from bench.sizing import BILLIONS, beyond
+from dedup.expiry import WINDOW_MS_DEFAULT
+from dedup.local import Home, LaneIndex
+
+#: How long a new process may take before the run is given up.
+START_SECONDS_MAX = 300
+ONE, HUNDRED = "1 M", "100 M"
+ONE_KILLED, HUNDRED_KILLED = "1 M, after kill -9", "100 M, after kill -9"
+
+
+def _command(directory: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "bench.dedup_start", str(directory), *more]
+
+
+def _started(directory: Path, rebuild_seconds: float) -> Turn:
+    """Run a process that gives one verdict; return what it says of itself."""
+    done = subprocess.run(
+        _command(directory), stdout=subprocess.PIPE, check=True, timeout=START_SECONDS_MAX
+    )
+    facts = {name: float(value) for name, value in json.loads(done.stdout).items()}
+    facts["rebuild s"] = rebuild_seconds
+    return Turn(seconds=(facts["process ms"] / 1000,), facts=facts)
+
+
+def _killed(directory: Path, rebuild_seconds: float) -> Turn:
+    """Kill a process at its work, then run one that gives a verdict."""
+    with subprocess.Popen(_command(directory, "work"), stdout=subprocess.PIPE) as working:
+        assert working.stdout is not None, "a pipe was asked for"
+        said = working.stdout.readline()
+        working.kill()
+    assert said == b"working\n", "it was at its work when it was killed"
+    return _started(directory, rebuild_seconds)
+
+
+def _rebuilt(directory: Path, home: Path) -> float:
+    """Return how long it takes to make all of an index's files again, as after a reboot."""
+    url = f"sqlite:{directory / 'catalog.db'}"
+    with closing(GeneratedLane(url, BATCH_IDS, BUCKET_SEALS)) as lane:
+        began = time.perf_counter()
+        with LaneIndex(lane.catalog, NAME, window_ms=WINDOW_MS_DEFAULT, home=Home(home)) as index:
+            index.catch_up(lane.head)
+            assert index.decided(lane.store.ids(1)).all(), "no id is ever lost"
+        return time.perf_counter() - began
+
+
+@contextmanager
+def _staged(lab: Lab) -> Iterator[Sequence[Contestant]]:
+    sizes = (0.2, 1.0) if lab.quick else (1, 100)
+    with ExitStack() as stack:
+        contestants = []
+        for names, size in zip(((ONE, ONE_KILLED), (HUNDRED, HUNDRED_KILLED)), sizes, strict=True):
+            directory = stack.enter_context(lab.directory())
+            lab.report(f"filling an index with {size:g} million ids")
+            one = OfIndex(directory, int(size * MILLION))
+            one.index.close()
+            one.lane.close()
+            with lab.directory() as home:
+                rebuild = _rebuilt(directory, home)
+            for name, turn in zip(names, (_started, _killed), strict=True):
+                contestants.append(Contestant(name=name, turn=partial(turn, directory, rebuild)))
+        yield contestants
+
+
+def _extrapolated(standings: Mapping[str, Standing]) -> Mapping[str, float]:
+    """Say how a lane of ten billion ids would start, in proportion."""
+    grown = [standings[name].facts for name in (ONE, HUNDRED)]
+    ids = [one["M ids"] * MILLION for one in grown]
+    return {
+        "s to the first verdict": beyond(ids, [one["process ms"] for one in grown], BILLIONS)
+        / 1000,
+        "hours to rebuild": beyond(ids, [one["rebuild s"] for one in grown], BILLIONS) / 3600,
+        "GB of anonymous memory": beyond(
+            ids, [one["anonymous growth MB"] for one in grown], BILLIONS
+        )
+        / 1000,
+    }
+
+
+def _within(says: str, contestant: str, measure: str, limit_ms: float) -> Goal:
+    return Goal(says=says, contestant=contestant, measure=measure, unit="ms", at_most=limit_ms)
+
+
+BENCHMARKS = (
+    Benchmark(
+        name="dedup-start",
+        says="A new process maps what another left and gives its first verdict, from the start of the "
+        "process on: Python and what it imports are a fact of their own. Memory is the kernel's count "
+        "of anonymous pages over a hundred batches more, and the filters' files. A rebuild is from "
+        "segments that are made as they are read: what a catalog takes to hand them over comes on top.",
+        unit="start",
+        staged=_staged,
+        baseline=ONE,
+        rounds=(5, 1),
+        derived=("one lane of 10 billion ids, in proportion", _extrapolated),
+        goals=(
+            _within("first verdict of a new process, 100 M", HUNDRED, "process ms", 1000),
+            _within("the same after kill -9", HUNDRED_KILLED, "process ms", 1000),
+            _within("first verdict, 1 M, imports not counted", ONE, "index ms", 50),
+            _within("the same after kill -9", ONE_KILLED, "index ms", 50),
+            Goal(
+                says="anonymous memory and filters of a process over 100 M ids",
+                contestant=HUNDRED,
+                measure="memory bytes/id",
+                unit="bytes/id",
+                at_most=3,
+            ),
+        ),
+    ),
+)
