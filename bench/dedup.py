@@ -286,9 +286,13 @@ def _extrapolated(standings: Mapping[str, Standing]) -> Mapping[str, float]:
     """Say what a lane of ten billion ids would take, by the slope over its last decade."""
     grown = [standings[name] for name in GROWN[1:]]
     ids = [one.facts["M ids"] * MILLION for one in grown]
-    slow = beyond(ids, [1e6 / one.rate for one in grown], BILLIONS, logarithmic=True)
-    memory = beyond(ids, [one.facts["memory bytes/id"] for one in grown], BILLIONS)
-    disk = beyond(ids, [one.facts["disk bytes/id"] for one in grown], BILLIONS)
+
+    def grown_to(figures: list[float]) -> float:
+        return beyond(ids, figures, BILLIONS, logarithmic=True)
+
+    slow = grown_to([1e6 / one.rate for one in grown])
+    memory = grown_to([one.facts["memory bytes/id"] for one in grown])
+    disk = grown_to([one.facts["disk bytes/id"] for one in grown])
     return {
         "M ids/s of one core": 1 / slow,
         "GB of memory and filters": memory * BILLIONS / 1e9,

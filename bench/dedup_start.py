@@ -1,6 +1,7 @@
-"""`python -m bench.dedup_start DIRECTORY [work]`: one verdict, and how long it took from the beginning.
+"""`python -m bench.dedup_start DIRECTORY BATCHES`: one verdict, and how long it took from the beginning.
 
-What it is: the process that `dedup-start` measures; with "work" the one that it kills.
+What it is: the process that `dedup-start` measures, and with "endless" batches behind the verdict the
+one that it kills.
 What it must not know: how the directory was filled, what other benchmarks are made of: everything
 that is imported here is in the figures.
 
@@ -20,14 +21,13 @@ from bench.generated import BATCH_IDS, BUCKET_SEALS, NAME, GeneratedLane
 from dedup.expiry import WINDOW_MS_DEFAULT
 from dedup.local import Home, LaneIndex
 
-#: Batches for which it goes on after the first verdict, while its memory is looked at.
-BATCHES = 100
-#: It says that it works after so many.
-WORKED = 5
+#: It says that it works after so many batches.
+WORKED = 2
+ENDLESS = "endless"
 
 
-def main(directory: Path, *, work: bool) -> None:
-    """Say how long the first verdict took."""
+def main(directory: Path, batches: float) -> None:
+    """Say how long the first verdict took; go on for some batches, and look at memory meanwhile."""
     loaded, clock = time.perf_counter(), time.time()
     before = _anonymous()
     lane = GeneratedLane(f"sqlite:{directory / 'catalog.db'}", BATCH_IDS, BUCKET_SEALS)
@@ -41,14 +41,14 @@ def main(directory: Path, *, work: bool) -> None:
     assert index.decided(lane.store.ids(lane.head.ref.seq)).all(), "nor one of the last seal"
     assert index.stats.counters.rebuilds == 0, "a warm start reads no segment but the last"
     done, most = 0, _anonymous()
-    while work or done < BATCHES:
+    while done < batches:
         done += 1
         ids = lane.store.ids(lane.head.ref.seq + 1)
         assert index.decided(ids).mean() < 0.01, "fresh ids are fresh"
         assert index.took(*lane.append()), "nobody else writes this lane"
         most = max(most, _anonymous())
-        if work and done == WORKED:
-            print("working", flush=True)
+        if done == WORKED:
+            print("working", file=sys.stderr, flush=True)
     stats = index.stats
     index.close()
     lane.close()
@@ -74,4 +74,4 @@ def _anonymous() -> int:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), work="work" in sys.argv[2:])
+    main(Path(sys.argv[1]), float("inf" if sys.argv[2] == ENDLESS else sys.argv[2]))

@@ -21,6 +21,7 @@ import os
 import statistics
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -245,6 +246,8 @@ class Outcome:
     benchmark: Benchmark
     standings: Mapping[str, Standing]
     verdicts: tuple[Verdict, ...]
+    #: What all of it took, setting up included.
+    seconds: float = 0.0
     derived: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -254,6 +257,7 @@ Measured = tuple[Turn, Usage]
 
 def run(benchmark: Benchmark, lab: Lab) -> Outcome:
     """Let the contestants of a benchmark take their turns; return the figures."""
+    began = time.monotonic()
     with benchmark.staged(lab) as contestants:
         for index in range(benchmark.warmups):
             _round(contestants, index)
@@ -270,7 +274,11 @@ def run(benchmark: Benchmark, lab: Lab) -> Outcome:
     )
     derived = benchmark.derived[1](standings) if benchmark.derived is not None else {}
     return Outcome(
-        benchmark=benchmark, standings=standings, verdicts=verdicts, derived=dict(derived)
+        benchmark=benchmark,
+        standings=standings,
+        verdicts=verdicts,
+        seconds=time.monotonic() - began,
+        derived=dict(derived),
     )
 
 

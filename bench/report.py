@@ -68,6 +68,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
             name: asdict(standing) | {"facts": dict(standing.facts)}
             for name, standing in outcome.standings.items()
         },
+        "seconds": outcome.seconds,
         "derived": dict(outcome.derived),
         "goals": [
             {
@@ -87,7 +88,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 def as_table(outcome: Outcome) -> str:
     """Return the figures of a benchmark as Markdown that also reads well in a terminal."""
     benchmark = outcome.benchmark
-    lines = [f"### {benchmark.name}", "", f"{benchmark.says}", ""]
+    lines = [f"### {benchmark.name}", "", f"{benchmark.says} ({outcome.seconds / 60:.1f} min)", ""]
     rows = [[heading.format(unit=benchmark.unit) for heading in _HEADINGS]]
     for name, standing in outcome.standings.items():
         rows.append(_row(name, standing, baseline=name == benchmark.baseline))
