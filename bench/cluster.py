@@ -21,7 +21,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -219,9 +219,12 @@ class Cluster:
         name = uuid.uuid4().hex[:8]
         SCRATCH.mkdir(parents=True, exist_ok=True)
         with (
+            ExitStack() as between,
             self.topic(f"out-{name}", append_time=True) as target,
             tempfile.TemporaryDirectory(dir=SCRATCH) as scratch,
         ):
+            for number in range(1, way.stages):
+                between.enter_context(self.topic(f"{target.name}-{number}"))
             order = {
                 "way": way.way,
                 "kafka": self.bootstrap,
@@ -232,7 +235,8 @@ class Cluster:
             }
             if commit_ms:
                 order["commit_ms"] = str(commit_ms)
-            if way.micro_batches:
+            # What is published while it runs is no backlog: nobody is held back there.
+            if way.micro_batches and source == self.source:
                 order["at_once"] = str(self.records // MICRO_BATCHES)
             if way.stages > 1:
                 order["stages"] = str(way.stages)

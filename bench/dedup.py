@@ -110,7 +110,7 @@ class OfIndex:
         while self.lane.count < count:
             assert self.index.took(*self.lane.append()), "nobody else writes this lane"
         self.names = Names(self.lane.count)
-        self._values: list[bytes] = []
+        self._job = Job()
 
     def turn(self, share: float = REPEAT_SHARE) -> Turn:
         """Give verdicts over arrays of names, and build and take the segments of what is fresh."""
@@ -133,7 +133,7 @@ class OfIndex:
     def judged(self, share: float = REPEAT_SHARE) -> Turn:
         """Give verdicts as a lane does: names hashed record by record, payloads compared."""
         judge = Judge(self.lane.catalog, self.index, id_from(f"header:{ID}"), tuple, payloads=True)
-        self._values = self._values or [Job().record(at).value or b"" for at in range(BATCH_IDS)]
+        values = [self._job.record(at).value for at in range(BATCH_IDS)]
         batch = Batch(SOURCE, np.empty(0, np.int64), np.empty(0, np.int64), (), (), ())
         counted = np.arange(BATCH_IDS, dtype=np.int64)
 
@@ -142,7 +142,7 @@ class OfIndex:
             raw = names(numbers).tobytes()
             headers = [((ID, raw[at : at + NAME_BYTES]),) for at in range(0, len(raw), NAME_BYTES)]
             nothing = [None] * BATCH_IDS
-            batch = Batch(SOURCE, counted, counted, nothing, self._values, headers)
+            batch = Batch(SOURCE, counted, counted, nothing, values, headers)
 
         def path() -> tuple[Part, ...]:
             end = Frontier.of([(SOURCE, BATCH_IDS)])

@@ -45,7 +45,7 @@ class Order:
         catalog: URL, for ours.
         scratch: a directory of this turn.
         at_once: records of one micro-batch, for ways that work in them; "" leaves it to them.
-        stages: how many, one behind the other.
+        stages: how many, one behind the other; the topics between them are there, numbered.
         deterministic: not empty if the stage is declared deterministic.
     """
 
@@ -89,8 +89,9 @@ def _ours(spark: SparkSession, order: Order) -> Any:
         d.stage(reads=source, writes=target, name=f"nonce-{number}", id_from=named, **declared)(
             call
         )
-    options: dict[str, Any] = {"create_topics": True}
-    options |= {"tasks": TASKS} if order.way == RESIDENT else {"source": order.reading}
+    options: dict[str, Any] = (
+        {"tasks": TASKS} if order.way == RESIDENT else {"source": order.reading}
+    )
     return d.start(spark, engine=order.way, **options)  # type: ignore[arg-type]
 
 
