@@ -128,9 +128,9 @@ def _made_after(came: Came, at_ms: float) -> Numbers:
 
 
 def _unseen(came: Came, at_ms: float) -> Numbers:
-    """Tell which outputs came after a moment, of records that had not come out before it."""
+    """Tell which outputs are of records that had not come out before a moment."""
     before = np.unique(came.orders[came.stamps_ms <= at_ms])
-    return np.flatnonzero((came.stamps_ms > at_ms) & ~np.isin(came.orders, before))
+    return np.flatnonzero(~np.isin(came.orders, before))
 
 
 def _first_of_each(came: Came, rows: Numbers) -> Numbers:
