@@ -92,6 +92,8 @@ class Tally:
             self.conflict_ms = seal.minted_at_ms
         if not first and seal.counts.read:
             self.bundles.add(seal.counts.read)
+        # A lane that knows of no time yet has no delay.
+        if not first and seal.counts.read and seal.lane_time_ms:
             self.delays.add(max(0, seal.minted_at_ms - seal.lane_time_ms) / 1000)
 
 
