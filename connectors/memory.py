@@ -9,7 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from delivery.broker import MemoryBroker
 from delivery.ports import Batch, Frontier, Log, Source, batches_of
@@ -37,3 +37,14 @@ class MemoryReader:
         for source, offset in start:
             records += self._broker.read(source, offset, end.at(source) or offset)
         return batches_of(records)
+
+
+def memory_logs(broker: MemoryBroker, topics: Iterable[str]) -> Log:
+    """Return what is in all partitions of some topics."""
+    names = list(topics)
+    sources = [source for name in names for source in broker.sources(name)]
+    return Log(
+        topics=tuple((name, broker.names[name]) for name in names),
+        low=Frontier.of((source, 0) for source in sources),
+        high=broker.high(sources),
+    )

@@ -153,7 +153,6 @@ class Delivery(Ends, Lives):
 
         def declare(call: _Call) -> _Call:
             known = name or call.__name__
-            edges = (writes,) if isinstance(writes, str) else tuple(writes)
             source = reads
             if dedup == "topic":
                 source = self._rekey(known, reads, id_from, window)
@@ -162,11 +161,12 @@ class Delivery(Ends, Lives):
                     pipeline=self.pipeline,
                     name=known,
                     reads=source,
-                    writes=edges,
+                    writes=(writes,) if isinstance(writes, str) else tuple(writes),
                     call=call,
                     batch=batch,
                     code=code if code is not None else code_of(call),
                     named=None if dedup == "topic" else id_from,
+                    rekeyed=dedup == "topic",
                     dead_letters=dead_letters,
                     conflicts=conflicts,
                     window_ms=window_ms(window),

@@ -9,11 +9,14 @@ Invariants:
     offset order wins.
     An index never says "decided" of an id that is not, nor the other way round.
     A sender's row is read again whenever it is older than what a record claims.
+    Once a record shows that the topic is re-keyed, no timestamp on it moves lane time: they say when
+    it was sent on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from operator import itemgetter
 from typing import Protocol
@@ -31,7 +34,8 @@ from dedup.model import Frontier, Head, Incarnation, LaneRow, ReadSeq, Seal, Top
 from delivery.batch import Batch
 from delivery.header import NAME, decode_headers
 from delivery.naming import Foreign, IdFrom, names_of
-from delivery.protocol.senders import Mark, Standing, learned, standing
+from delivery.ports import Log
+from delivery.protocol.senders import Horizon, Mark, Standing, learned, standing
 from delivery.records import Headers
 from delivery.verdicts import EXTERNAL, Conflict, Verdicts, payload_digests
 
@@ -40,6 +44,8 @@ CONFLICTS_SHOWN = 8
 
 _FRESH = 0
 _DROPS = {Standing.REMNANT: Verdict.REMNANT, Standing.ABANDONED: Verdict.ABANDONED}
+#: What is in some topics just now; None: there is no knowing.
+Logs = Callable[[Iterable[str]], Log | None]
 _Reads = Mapping[tuple[str, Incarnation, TopicId], int]
 
 
@@ -59,6 +65,17 @@ class Index(Protocol):
         """Return which of these external ids have a payload digest, and the digests."""
 
 
+@dataclass(slots=True)
+class Memory:
+    """What a judge remembers of senders between bundles: all of it can be found out again."""
+
+    #: Their rows; asked again whenever a record claims more.
+    rows: dict[str, LaneRow] = field(default_factory=dict)
+    #: Whether what the lane reads was re-keyed, and how far in time that has come.
+    rekeyed: bool = False
+    horizon: Horizon = field(default_factory=Horizon)
+
+
 class Judge:
     """Gives verdicts for one lane.
 
@@ -67,7 +84,8 @@ class Judge:
         index: the ids this lane has decided.
         id_from: how a publisher names its records.
         senders: the lanes that write what this lane reads.
-        rows: senders' rows read before; a cache, asked again whenever a record claims more.
+        memory: what an earlier judge of this lane remembered.
+        logs: what is in topics just now; without it lane time stands still behind re-keying.
         payloads: whether repeats are compared with what they repeat.
     """
 
@@ -77,15 +95,18 @@ class Judge:
         index: Index,
         id_from: IdFrom,
         senders: Callable[[], Iterable[str]],
-        rows: dict[str, LaneRow] | None = None,
+        memory: Memory | None = None,
         *,
+        logs: Logs | None = None,
         payloads: bool = False,
     ) -> None:
         self._catalog = catalog
         self._index = index
         self._id_from = id_from
         self._senders = senders
-        self._rows = rows if rows is not None else {}
+        self._memory = memory if memory is not None else Memory()
+        self._rows = self._memory.rows
+        self._logs = logs
         self._payloads = payloads
 
     def forget_senders(self) -> None:
@@ -110,26 +131,35 @@ class Judge:
         self._index.catch_up(head)
         reads = {read.key: read.seq for read in head.read_seqs}
         sheets = [_Sheet(batch) for batch in batches]
-        for sheet in sheets:
-            self._mark(sheet, reads)
         verdicts = Verdicts(read=sum(map(len, batches)))
+        for sheet in sheets:
+            self._mark(sheet, reads, verdicts)
         candidates = [sheet for sheet in sheets if len(sheet.rows)]
         if candidates:
             self._drop_decided(candidates, pending, verdicts)
         for sheet in sheets:
             sheet.add_to(verdicts)
-        verdicts.learned = tuple(self._learned(head.frontier.merged(end)))
+        sealed = head.frontier.merged(end)
+        verdicts.learned = tuple(self._learned(sealed))
+        if self._memory.rekeyed:
+            verdicts.time_ms = self._memory.horizon.time_ms(sealed)
+        else:
+            verdicts.time_ms = max((int(one.timestamps_ms.max()) for one in batches), default=0)
         return verdicts
 
     # Marks ------------------------------------------------------------------------------------
 
-    def _mark(self, sheet: _Sheet, reads: _Reads) -> None:
+    def _mark(self, sheet: _Sheet, reads: _Reads, verdicts: Verdicts) -> None:
         """Judge the records of a batch by their marks, and name those that are left."""
         batch = sheet.batch
         columns = decode_headers(_owns(batch.headers))
         for number, mark in enumerate(columns.marks):
             rows = np.flatnonzero(columns.mark_of == number)
             verdict = self._standing(batch, mark, int(rows[0]), reads)
+            if verdict is Standing.KEPT:
+                sender = self._rows[mark.sender]
+                verdicts.named_ms = max(verdicts.named_ms, sender.head.lane_time_ms)
+            self._memory.rekeyed |= mark.kept and verdict in (Standing.KEPT, Standing.REMNANT)
             if verdict in _DROPS:
                 sheet.verdicts[rows] = _DROPS[verdict]
             elif verdict is not Standing.EXTERNAL:
@@ -222,10 +252,32 @@ class Judge:
         return row
 
     def _learned(self, frontier: Frontier) -> Iterable[ReadSeq]:
-        for sender in self._senders():
-            row = self._read(sender)
-            if row is not None:
-                yield from learned(sender, row, frontier)
+        rows = {sender: row for sender in self._senders() if (row := self._read(sender))}
+        if rows and self._memory.rekeyed and self._logs is not None:
+            self._look(rows, self._logs, frontier)
+        for sender, row in rows.items():
+            yield from learned(sender, row, frontier)
+
+    def _look(
+        self,
+        rows: Mapping[str, LaneRow],
+        logs: Logs,
+        frontier: Frontier,
+    ) -> None:
+        """Find out how far in time what is re-keyed has come."""
+        horizon = self._memory.horizon
+        times = {}
+        for sender, row in rows.items():
+            head, seq = row.head, row.ack.seq
+            if seq == head.ref.seq:
+                times[sender] = head.lane_time_ms
+            elif not horizon.awaits(sender, frontier):
+                seal = self._catalog.seal(sender, head.incarnation_of(seq), seq)
+                if seal is not None:
+                    times[sender] = seal.lane_time_ms
+        log = logs(sorted({name for row in rows.values() for name, _ in row.head.topics}))
+        if log is not None:
+            self._memory.horizon = horizon.looked(rows, times, log.low, log.high, frontier)
 
 
 class _Sheet:

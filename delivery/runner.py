@@ -209,8 +209,7 @@ class LaneRunner:
             t for t, w in self.state.work.items() if w.delivered and t < classify.ticket
         ]:
             del self.state.work[ticket]
-        newest = max((int(batch.timestamps_ms.max()) for batch in batches), default=0)
-        return m.Classified(classify.ticket, attempt, self._clock.now_ms(), newest)
+        return m.Classified(classify.ticket, attempt, self._clock.now_ms(), verdicts.time_ms)
 
     def _run(self, run: m.Run) -> m.Event | None:
         work = self.state.work.get(run.ticket)

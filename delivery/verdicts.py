@@ -75,6 +75,10 @@ class Verdicts:
     dropped: list[Run] = field(default_factory=list)
     conflicts: list[Conflict] = field(default_factory=list)
     learned: tuple[ReadSeq, ...] = ()
+    #: What lane time may be once this is sealed; 0: no later than before.
+    time_ms: int = 0
+    #: Behind re-keying: no publisher named one of these records later than this.
+    named_ms: int = 0
     read: int = 0
     duplicate: int = 0
     remnant: int = 0
@@ -130,11 +134,12 @@ class Verdicts:
         """Return the ids by bucket, once the lane time of the seal is known.
 
         An external id goes into the bucket of the lane time at its seal, never of its own
-        timestamp: that is the publisher's, and may be anything.
+        timestamp: that is the publisher's, and may be anything. Behind re-keying lane time waits
+        for the slowest partition, and the publisher's window begins at the progress of its own.
         """
         if not len(self.ids):
             return ()
-        external = Bucket.at(Origin.EXTERNAL, lane_time_ms)
+        external = Bucket.at(Origin.EXTERNAL, max(lane_time_ms, self.named_ms))
         if not self.marks:
             return (self._part(external, np.arange(len(self.ids))),)
         parts = []

@@ -21,7 +21,7 @@ from delivery.checker.account import Account, Input, Range, Reads
 from delivery.checker.chunks import external, read_dropped, read_parts
 from delivery.checker.evidence import Findings, Kind, LaneInput
 from delivery.checker.listed import SEEDS, counting, read_list
-from delivery.checker.rows import Book, frontiers, kept_until, owner
+from delivery.checker.rows import Book, frontiers, is_held_longer, kept_until, owner
 from delivery.checker.world import Seen, World
 from delivery.header import Header
 
@@ -255,13 +255,18 @@ class Ledger:
 
     def _check_buckets(self, seal: Seal, parts: list[Part]) -> None:
         inputs = self._ranges[seal.ref.seq].inputs
+        rekeyed = any(one.header and one.header.mark.kept for one in inputs.values())
         for part in parts:
             if seal.ref.seq == SEEDS and part.bucket != _external_at(seal.lane_time_ms):
                 self._say(Kind.BUCKET, next(iter(part)), f"a seed is kept in {part.bucket}")
             seen = {read.key: read.seq for read in part.seen}
             for record_id in part:
                 one = inputs.get(record_id)
-                if one is not None and not _fits(one, part, seen, seal.lane_time_ms):
+                if one is None or (
+                    rekeyed and one.external and is_held_longer(part.bucket, seal.lane_time_ms)
+                ):
+                    continue
+                if not _fits(one, part, seen, seal.lane_time_ms):
                     text = f"seal {seal.ref.seq} keeps it in {part.bucket}"
                     self._say(Kind.BUCKET, record_id, text)
 

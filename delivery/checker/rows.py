@@ -17,6 +17,7 @@ from functools import lru_cache
 from dedup.catalog.store import RawLane, Store
 from dedup.errors import Corrupt
 from dedup.formats.lane import decode_ack, decode_head, decode_seal
+from dedup.formats.segment import BUCKET_MS, Bucket, Origin
 from dedup.model import Ack, Head, Incarnation, ReadSeq, Seal, Source
 from delivery.checker.evidence import Findings, Kind
 
@@ -111,6 +112,11 @@ def check_chain(book: Book, findings: Findings) -> None:
         before = seal
     _check_lead(book, before, walk, findings)
     _check_reads(book, reads, findings)
+
+
+def is_held_longer(bucket: Bucket, lane_time_ms: int) -> bool:
+    """Tell whether ids lie where they go later than by lane time: re-keyed ones may be ahead of it."""
+    return bucket.origin is Origin.EXTERNAL and bucket.number > lane_time_ms // BUCKET_MS
 
 
 def frontiers(book: Book) -> dict[int, dict[Source, int]]:

@@ -77,6 +77,8 @@ class LaneTask:
         self.spec = spec
         self.source = source
         self.counters = Counters()
+        senders = senders or Senders(Writers(catalog), source.topic)
+        senders.memory.rekeyed |= spec.rekeyed
         self._index = index or LaneIndex(catalog, self.name, window_ms=spec.window_ms, home=home)
         self._runner = LaneRunner(
             self.name,
@@ -85,7 +87,9 @@ class LaneTask:
                 catalog,
                 self._index,
                 spec.id_of(),
-                senders or Senders(Writers(catalog), source.topic),
+                senders,
+                senders.memory,
+                logs=senders.logs,
                 payloads=spec.conflicts != "ignore",
             ),
             reader=reader,

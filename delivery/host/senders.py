@@ -1,7 +1,8 @@
 """Which lanes write what a lane reads, and when it is time to ask how far they have come.
 
-What it is: `Writers`, what the lanes of a process know together of who writes which topic, and
-`Senders`, a callable for a lane's judge that names the senders now and then, and nobody in between.
+What it is: `Writers`, what the lanes of a process know together of who writes which topic,
+`Senders`, a callable for a lane's judge that names the senders now and then, and nobody in between,
+and `logs_of`, what those read in their turn.
 What it must not know: what is learned from a sender's row.
 
 Invariants:
@@ -18,9 +19,15 @@ from collections.abc import Iterable
 from weakref import WeakSet
 
 from dedup.catalog.catalog import Catalog
-from dedup.model import TopicId
+from dedup.errors import DeliveryError
+from dedup.model import Frontier, TopicId
+from delivery.host.adapters import open_reader
+from delivery.judge import Logs, Memory
+from delivery.kafka.port import Client
+from delivery.ports import Log
 
-#: How often a lane asks its senders how far they have delivered: each costs a read of the catalog.
+#: How often a lane asks its senders how far they have delivered: each costs a read of the catalog,
+#: and behind re-keying at most another, and all of them one look at the log that they read.
 LEARN_SECONDS = 2.0
 #: So many of those reads are made in a second at most, for all lanes of a process; ids live in
 #: buckets of ten minutes, so that those of many lanes may well be asked for less often.
@@ -74,9 +81,13 @@ class Senders:
     Args:
         writers: what this process knows of who writes what.
         topic: what the lane reads.
+        logs: what is in topics just now.
     """
 
-    def __init__(self, writers: Writers, topic: TopicId) -> None:
+    def __init__(self, writers: Writers, topic: TopicId, logs: Logs | None = None) -> None:
+        self.logs = logs
+        #: What the lane's judges remember of them, one after the other.
+        self.memory = Memory()
         self._writers = writers
         self._topic = topic
         self._next: float | None = None
@@ -90,3 +101,21 @@ class Senders:
         senders = self._writers.of(self._topic)
         self._next = now + self._writers.seconds(len(senders))
         return senders
+
+
+def logs_of(client: Client) -> Logs:
+    """Return how to find out what is in topics."""
+
+    def logs(topics: Iterable[str]) -> Log | None:
+        try:
+            found = [open_reader(client, topic).log() for topic in topics]
+        except DeliveryError:
+            # Lane time waits until there is an answer; nothing else is asked for it.
+            return None
+        return Log(
+            topics=tuple(topic for log in found for topic in log.topics),
+            low=Frontier.of(position for log in found for position in log.low),
+            high=Frontier.of(position for log in found for position in log.high),
+        )
+
+    return logs

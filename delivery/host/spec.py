@@ -52,6 +52,7 @@ class StageSpec:
         dead_letters: topic of records that user code cannot process; None: the stage stops.
         keep_ids: re-keying only: outputs keep the ids of their inputs.
         by_id: re-keying only: outputs are placed by their ids.
+        rekeyed: whether the input is what another stage re-keys; else its records tell.
         conflicts: what becomes of repeats with another payload.
         window_ms: how long a publisher may repeat itself, along the lane's own progress.
         start: where a stage that never ran begins: at the earliest record, or behind the latest.
@@ -71,6 +72,7 @@ class StageSpec:
     dead_letters: str | None = None
     keep_ids: bool = False
     by_id: bool = False
+    rekeyed: bool = False
     conflicts: Conflicts = "count"
     window_ms: int = WINDOW_MS_DEFAULT
     start: Literal["earliest", "latest"] = "earliest"

@@ -32,7 +32,7 @@ from delivery.host.ends import check
 from delivery.host.lane import LaneTask
 from delivery.host.outbox import Road
 from delivery.host.progress import LaneProgress, Progress
-from delivery.host.senders import Senders, Writers
+from delivery.host.senders import Senders, Writers, logs_of
 from delivery.host.spec import Plan, StageSpec
 from delivery.kafka.opening import open_client
 from delivery.kafka.port import Client, Consumer, Topic
@@ -157,7 +157,7 @@ class Worker:
             reader=self._reader(spec, source),
             emitter=self._emitter(spec),
             pool=self._pool(spec),
-            senders=Senders(self._writers, source.topic),
+            senders=Senders(self._writers, source.topic, logs_of(self._client)),
             at=self._at,
         )
 

@@ -38,7 +38,7 @@ from delivery.host.ends import check
 from delivery.host.lane import LaneTask
 from delivery.host.memory import calm_collector
 from delivery.host.progress import LaneProgress
-from delivery.host.senders import Senders, Writers
+from delivery.host.senders import Senders, Writers, logs_of
 from delivery.host.spec import Plan, StageSpec
 from delivery.kafka.opening import open_client
 from delivery.kafka.port import empty
@@ -110,7 +110,8 @@ class Ports:
         name, spec = self.spec.lane(source), self.spec
         if name not in self._kept:
             index = LaneIndex(self.catalog, name, window_ms=spec.window_ms, home=self._home)
-            self._kept[name] = index, Senders(self._writers, source.topic)
+            senders = Senders(self._writers, source.topic, logs_of(self.client))
+            self._kept[name] = index, senders
         if spec.threads > 1 and self._pool is None:
             self._pool = ThreadPoolExecutor(spec.threads, f"delivery-{spec.name}")
         if self._emitter is None:

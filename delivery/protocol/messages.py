@@ -83,7 +83,7 @@ class Classified:
 
     ticket: int
     attempt: Attempt
-    #: The clock at that moment, and the largest source timestamp in the bundle (0: none).
+    #: The clock at that moment, and what lane time may be by what was read (0: nothing tells).
     now_ms: int
     source_time_ms: int = 0
 

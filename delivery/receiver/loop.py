@@ -30,6 +30,7 @@ from delivery.host.adapters import open_reader
 from delivery.host.clock import SystemClock
 from delivery.host.counters import Counters
 from delivery.host.ends import ended
+from delivery.host.senders import Senders, Writers, logs_of
 from delivery.host.spec import Plan, StageSpec
 from delivery.host.worker import POLL_BYTES_MAX, POLL_RECORDS_MAX, POLL_SECONDS
 from delivery.kafka.opening import open_client
@@ -345,18 +346,19 @@ class Running:
         self._begin(source, bounds)
 
     def _begin(self, source: Source, bounds: Bounds) -> None:
-        place = self.keeping.place
+        place, catalog = self.keeping.place, self.keeping.catalog
         spec = self._spec
         lane = ReceiverLane(
             spec,
             source,
-            catalog=self.keeping.catalog,
+            catalog=catalog,
             # Nothing is kept on this host of a lane that may never be.
             home=None if place is Place.UNDECIDED else self._home,
             clock=self.clock,
             reader=open_reader(self._client, spec.reads, source.partition),
             emitter=NoOutputs(),
             stage=NoUserCode(self._member),
+            senders=Senders(Writers(catalog), source.topic, logs_of(self._client)),
             at=self._at,
         )
         lane.undecided = lambda: self.keeping.place is Place.UNDECIDED

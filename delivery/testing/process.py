@@ -10,16 +10,24 @@ Invariants:
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
+from connectors.memory import memory_logs
+from dedup.catalog.catalog import Catalog
 from dedup.collect import Step
-from dedup.index import Ids, Memo
-from dedup.model import LaneRow
+from dedup.index import ExactIndex, Ids, Memo
+from delivery.broker import MemoryBroker
+from delivery.judge import Judge, Memory
+from delivery.protocol import messages as m
 from delivery.records import Output, Record
 from delivery.testing.scenario import LaneSpec, UserCode
 from delivery.work import State
 
 _T = TypeVar("_T")
+
+#: Instructions whose order among each other is the performer's: they may overtake one another.
+_OVERTAKING = (m.Classify, m.Store, m.Append, m.Emit, m.Acknowledge)
 
 #: What time it is in every world. Lanes' own numbers move, the clock decides nothing.
 NOW_MS = 600_000_000
@@ -36,14 +44,15 @@ class Process:
     minted: int = 0
     #: Where its reader stands by itself; None: wherever the lane is.
     position: int | None = None
-    #: Rows of senders that it remembers.
-    senders: dict[str, LaneRow] = field(default_factory=dict)
+    #: What it remembers of senders.
+    senders: Memory = field(default_factory=Memory)
     #: Hash of everything above, once it was asked for.
     mark: int | None = None
 
     def copy(self) -> Process:
         """Return a snapshot, about to change."""
-        return replace(self, state=self.state.copy(), senders=dict(self.senders), mark=None)
+        senders = replace(self.senders, rows=dict(self.senders.rows))
+        return replace(self, state=self.state.copy(), senders=senders, mark=None)
 
     def hashed(self) -> int:
         """Return the hash of all that the future depends on."""
@@ -105,6 +114,7 @@ def picture(process: Process) -> object:
             tuple(held.rows.values),
             held.verdicts.ids.tobytes(),
             held.verdicts.learned,
+            held.verdicts.named_ms,
             held.delivered,
         )
         for ticket, held in sorted(state.work.items())
@@ -116,7 +126,8 @@ def picture(process: Process) -> object:
         rows,
         work,
         state.dead,
-        (process.minted, process.position, frozenset(process.senders.items())),
+        (process.minted, process.position, frozenset(process.senders.rows.items())),
+        (process.senders.rekeyed, process.senders.horizon),
     )
 
 
@@ -135,6 +146,20 @@ def memo_picture(memo: Memo) -> object:
             for bucket, ids in memo.buckets.items()
         ),
     )
+
+
+def judge_of(process: Process, catalog: Catalog, index: ExactIndex, broker: MemoryBroker) -> Judge:
+    """Return who gives a process its verdicts."""
+    spec, logs = process.spec, partial(memory_logs, broker)
+    return Judge(catalog, index, spec.id_from, lambda: spec.senders, process.senders, logs=logs)
+
+
+def may_overtake(later: m.Instruction, earlier: m.Instruction) -> bool:
+    """Tell whether the order of two instructions is the performer's."""
+    if isinstance(earlier, m.Emit | m.Acknowledge):
+        # A host may wait for several of them at once, and go on meanwhile.
+        return type(later) is not type(earlier)
+    return isinstance(later, _OVERTAKING) and isinstance(earlier, _OVERTAKING)
 
 
 def turn(per_generation: tuple[_T, ...], generation: int) -> _T:

@@ -75,6 +75,8 @@ class Scenario:
     #: What the promise does not exclude here: findings of these kinds on these lanes.
     pardoned: frozenset[tuple[str, Kind]] = frozenset()
     window_ms: int = 1_000
+    #: When lanes send their records, by offset, as Kafka stamps them; the last serves all later.
+    sent_at_ms: tuple[int, ...] = ()
     limits: Limits = field(default_factory=Limits)
 
     @property

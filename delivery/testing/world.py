@@ -22,9 +22,9 @@ from dedup.catalog.memory import MemoryStore, Tables
 from dedup.index import ExactIndex, Memo
 from dedup.model import Frontier, Head, Source
 from delivery.broker import MemoryBroker
-from delivery.judge import Judge
 from delivery.protocol import messages as m
 from delivery.protocol.state import Lane
+from delivery.records import Record
 from delivery.runner import LaneRunner
 from delivery.stage import Policy
 from delivery.testing.faulty import Crashed, Fault, FaultyStore, Request, Wire
@@ -35,6 +35,8 @@ from delivery.testing.process import (
     Process,
     StillClock,
     copy_memo,
+    judge_of,
+    may_overtake,
     memo_picture,
     turn,
 )
@@ -45,8 +47,6 @@ from sinks.memory import MemoryEmitter
 
 #: What a process does that nobody else sees: done at once, no choice.
 _SILENT = (m.Run, m.Discard, m.Release, m.Stop)
-#: Instructions whose order among each other is the performer's: they may overtake one another.
-_OVERTAKING = (m.Classify, m.Store, m.Append, m.Emit, m.Acknowledge)
 
 
 @dataclass(slots=True)
@@ -203,7 +203,7 @@ class LaneWorld:
         if self.swaps:
             for index in range(1, len(todo)):
                 overtaken = list(todo)[:index]
-                if all(_may_overtake(todo[index], other) for other in overtaken):
+                if all(may_overtake(todo[index], other) for other in overtaken):
                     places.append(index)
         return places
 
@@ -356,19 +356,22 @@ class LaneWorld:
         runner = LaneRunner(
             spec.name,
             catalog=catalog,
-            judge=Judge(catalog, index, spec.id_from, lambda: spec.senders, process.senders),
+            judge=judge_of(process, catalog, index, self.broker),
             reader=MemoryReader(self.broker, spec.reads, self._sources(spec)),
             stage=Code(clock, spec.call),
-            emitter=MemoryEmitter(
-                self.broker,
-                [spec.writes],
-                lambda source, record: int(wire.call("log", "append", source, record)),
-            ),
+            emitter=MemoryEmitter(self.broker, [spec.writes], partial(self._append, wire)),
             clock=clock,
             policy=Policy(keep_ids=spec.keep_ids),
         )
         runner.state = process.state
         return runner, wire
+
+    def _append(self, wire: Wire, source: Source, record: Record) -> int:
+        """Append what is sent, and say when it was."""
+        if self.scenario.sent_at_ms:
+            at_ms = turn(self.scenario.sent_at_ms, len(self.broker.partitions[source]))
+            record = record._replace(timestamp_ms=at_ms)
+        return int(wire.call("log", "append", source, record))
 
     def wire(self) -> Wire:
         """Return a wire on which the planned call fails."""
@@ -390,10 +393,3 @@ class LaneWorld:
     def spec(self, lane: str) -> LaneSpec:
         """Return what the scenario says of a lane."""
         return next(spec for spec in self.scenario.lanes if spec.name == lane)
-
-
-def _may_overtake(later: m.Instruction, earlier: m.Instruction) -> bool:
-    if isinstance(earlier, m.Emit | m.Acknowledge):
-        # A host may wait for several of them at once, and go on meanwhile.
-        return type(later) is not type(earlier)
-    return isinstance(later, _OVERTAKING) and isinstance(earlier, _OVERTAKING)

@@ -74,8 +74,8 @@ IDS = (
         "read seq learned past one of two partitions",
         "wide",
         SENDERS + "learned",
-        "if all(",
-        "if any(",
+        "if _past(row.ack.delivered, ours):",
+        "if any(offset >= (row.ack.delivered.at(source) or 0) for source, offset in ours):",
     ),
     one(
         "read seq without incarnation",
@@ -89,12 +89,13 @@ IDS = (
         "delivered offset read before the acknowledgement",
         "chain",
         JUDGE + "Judge._learned",
-        "    row = self._read(sender)\n",
-        "    old = self._rows.get(sender)\n"
-        "        row = self._read(sender)\n"
-        "        if row is not None and old is not None:\n"
-        "            torn = type(row.ack)(row.ack.incarnation, row.ack.seq, old.ack.delivered)\n"
-        "            row = LaneRow(head=row.head, ack=torn, collected=row.collected)\n",
+        "    rows = {sender: row for sender in self._senders() if (row := self._read(sender))}\n",
+        "    before = dict(self._rows)\n"
+        "    rows = {sender: row for sender in self._senders() if (row := self._read(sender))}\n"
+        "    for sender in rows.keys() & before.keys():\n"
+        "        row, old = rows[sender], before[sender].ack.delivered\n"
+        "        torn = type(row.ack)(row.ack.incarnation, row.ack.seq, old)\n"
+        "        rows[sender] = LaneRow(head=row.head, ack=torn, collected=row.collected)\n",
     ),
     one(
         "copied header trusted as a sender",
@@ -136,7 +137,7 @@ IDS = (
         "external id bucketed by its own timestamp",
         "window",
         "delivery.verdicts:Verdicts.parts",
-        "Bucket.at(Origin.EXTERNAL, lane_time_ms)",
+        "Bucket.at(Origin.EXTERNAL, max(lane_time_ms, self.named_ms))",
         "Bucket.at(Origin.EXTERNAL, int(self.picks[0].batch.timestamps_ms.max()))",
     ),
     one(
@@ -152,5 +153,48 @@ IDS = (
         JUDGE + "Judge._mark",
         "elif verdict is not Standing.EXTERNAL:",
         "elif verdict is not Standing.EXTERNAL or mark.kept:",
+    ),
+    # Time behind re-keying --------------------------------------------------------------------
+    one(
+        "lane time behind re-keying from when a record was sent on",
+        "rekeyed-lag",
+        JUDGE + "Judge.judge",
+        "if self._memory.rekeyed:",
+        "if False:",
+    ),
+    one(
+        "re-keyed id bucketed by the time of the slowest partition",
+        "rekeyed-lag",
+        "delivery.verdicts:Verdicts.parts",
+        "max(lane_time_ms, self.named_ms)",
+        "lane_time_ms",
+    ),
+    one(
+        "lane time behind re-keying from the fastest partition",
+        "rekeyed-ahead",
+        SENDERS + "Horizon.time_ms",
+        "return min(",
+        "return max(",
+    ),
+    one(
+        "partition taken for read to its end though its log goes on",
+        "rekeyed-ahead",
+        SENDERS + "Horizon.looked",
+        "ended or _is_at_end(row, high)",
+        "True",
+    ),
+    one(
+        "sender's time counted before what it delivered is read",
+        "rekeyed-ahead",
+        SENDERS + "Horizon.time_ms",
+        "[one.time_ms for one in mine if _past(one.delivered, frontier)]",
+        "[one.time_ms for one in mine]",
+    ),
+    one(
+        "partition not waited for that has no lane yet",
+        "rekeyed-ahead",
+        SENDERS + "Horizon.time_ms",
+        "if not self.whole:",
+        "if False:",
     ),
 )

@@ -290,7 +290,6 @@ REKEYED = Scenario(
     ),
     topics=(("in", 2), ("mid", 1), ("out", 1)),
     records=written("a") + written("a", partition=1),
-    faults=0,
     limits=ALONE,
 )
 
@@ -308,6 +307,31 @@ WINDOW = Scenario(
     window_ms=10 * BUCKET_MS,
     faults=1,
     limits=ALONE,
+)
+
+_BEHIND = NOW_MS - 30 * BUCKET_MS
+#: Re-keying with a window: a publisher's retry waits in a partition that lags, everything stands
+#: still for longer than the window, and what was read before the retry is sent behind that.
+REKEYED_LAG = replace(
+    REKEYED,
+    records=(
+        written("a", at_ms=_BEHIND)
+        + written("b", partition=1, at_ms=_BEHIND - BUCKET_MS)
+        + written("a", partition=1, at_ms=_BEHIND + BUCKET_MS)
+    ),
+    sent_at_ms=(NOW_MS - 20 * BUCKET_MS, NOW_MS),
+    window_ms=10 * BUCKET_MS,
+)
+
+#: The partition without the retry goes on, by more than the window.
+REKEYED_AHEAD = replace(
+    REKEYED_LAG,
+    records=(
+        written("a", at_ms=_BEHIND)
+        + written("b", at_ms=_BEHIND + 15 * BUCKET_MS)
+        + written("a", partition=1, at_ms=_BEHIND + BUCKET_MS)
+    ),
+    sent_at_ms=(),
 )
 
 #: What `make crash` adds: two faults beside a zombie, a collector and a sleeper that wakes after it.
@@ -348,7 +372,9 @@ WORLDS = {
     "wide": Pinned(WIDE, 95),
     "fan-out": Pinned(FAN_OUT, 395),
     "copied": Pinned(COPIED, 104),
-    "rekeyed": Pinned(REKEYED, 1_446),
+    "rekeyed": Pinned(REKEYED, 1_494),
+    "rekeyed-lag": Pinned(REKEYED_LAG, 16_439),
+    "rekeyed-ahead": Pinned(REKEYED_AHEAD, 16_199, deep=True),
     "window": Pinned(WINDOW, 721),
     "checkpoint": Pinned(CHECKPOINT, 324),
     "latest": Pinned(LATEST, 302),

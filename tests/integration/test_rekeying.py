@@ -5,11 +5,15 @@ from __future__ import annotations
 import random
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from kafka import KafkaProducer
 
+from dedup.catalog.catalog import Catalog
+from dedup.catalog.open import open_store
 from delivery import Delivery
 from delivery.kafka.opening import open_client
 from delivery.records import Output, Record
@@ -78,3 +82,64 @@ def test_without_re_keying_each_partition_counts_its_own(bench, unique):
     places = {(row.partition, row.headers) for row in rows}
     assert len(bench.records(out)) == len(places) > len(NAMES)
     assert bench.proved() == []
+
+
+# Windows --------------------------------------------------------------------------------------
+
+HOUR_MS = 3_600_000
+#: Long before any of it is run.
+FRIDAY = 1_750_000_000_000
+
+
+def published_at(
+    kafka: Kafka, topic: str, partition: int, at_ms: int, names: Iterable[str]
+) -> None:
+    """Write one record for each name, stamped with a time, as a publisher does."""
+    with closing(KafkaProducer(bootstrap_servers=kafka.bootstrap)) as producer:
+        for name in names:
+            headers = [("id", name.encode())]
+            producer.send(topic, b"value", None, headers, partition, at_ms)
+        producer.flush()
+
+
+def lane_times(bench: Bench) -> list[int]:
+    """The lane times of those lanes behind re-keying that have sealed anything."""
+    with closing(open_store(bench.delivery.catalog)) as store:
+        catalog = Catalog(store)
+        rows = [catalog.load(lane) for lane in catalog.lanes() if "/count/" in lane]
+        return [row.head.lane_time_ms for row in rows if row.head.ref.seq]
+
+
+def test_a_window_behind_re_keying_is_measured_on_the_slowest_partition(bench, kafka, unique):
+    """Partition 2 is empty for ever; a retry waits in partition 1 while 0 goes on for two days."""
+    clicks, out = unique("clicks"), unique("counted")
+    bench.create(clicks, 3)
+    bench.create(out, 2)
+    bench.delivery.stage(
+        reads=clicks, writes=out, name="count", id_from="header:id", dedup="topic", window="1h"
+    )(counted)
+
+    def some(day: int) -> list[str]:
+        # Enough for every partition behind re-keying.
+        return [f"{day}/{number}" for number in range(100)]
+
+    published_at(kafka, clicks, 0, FRIDAY, ["x", *some(0)])
+    published_at(kafka, clicks, 1, FRIDAY + HOUR_MS // 2, ["x"])
+    for day in (1, 2):
+        bench.work({"count.by-id": [0]})
+        assert lane_times(bench) == [0] * 8, "nothing is known of partition 1"
+        published_at(kafka, clicks, 0, FRIDAY + day * 24 * HOUR_MS, some(day))
+    bench.work()
+    seen = Counter(record.value.partition(b"/")[0] for record in bench.records(out))
+    assert seen[b"x"] == 1
+    assert bench.proved() == []
+    for day in (3, 4):
+        published_at(kafka, clicks, 0, FRIDAY + day * 24 * HOUR_MS, some(day))
+        bench.work()
+    sealed = lane_times(bench)
+    assert min(sealed) >= FRIDAY + 3 * 24 * HOUR_MS, "partition 2 holds nothing back"
+    assert max(sealed) <= FRIDAY + 4 * 24 * HOUR_MS
+    published_at(kafka, clicks, 0, FRIDAY + 5 * 24 * HOUR_MS, ["x"])
+    bench.work()
+    seen = Counter(record.value.partition(b"/")[0] for record in bench.records(out))
+    assert seen[b"x"] == 2, "its window is long past, and it is held no more"

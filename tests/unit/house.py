@@ -13,9 +13,10 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from connectors.memory import MemoryReader
+from connectors.memory import MemoryReader, memory_logs
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.store import Blob, Store
 from dedup.errors import DeliveryError
@@ -130,7 +131,8 @@ class House:
             "clock": self,
             **ports,
         }
-        judge = Judge(catalog, index, named, lambda: senders, payloads=payloads)
+        logs = partial(memory_logs, self.broker)
+        judge = Judge(catalog, index, named, lambda: senders, logs=logs, payloads=payloads)
         return LaneRunner(lane, catalog=catalog, judge=judge, **given)
 
     def index(self, catalog: Catalog, lane: str, window_ms: int) -> Index:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,8 @@ from dedup.model import (
     Source,
     TopicId,
 )
-from delivery.protocol.senders import Mark, Standing, learned, standing
+from delivery.protocol.rest import Kind, Rest
+from delivery.protocol.senders import Horizon, Mark, Standing, learned, standing
 
 SENDER = "shop/price/0"
 NOW, PAST, OLDEST = (Incarnation(bytes([n]) * 16) for n in (3, 2, 1))
@@ -183,3 +185,108 @@ def test_no_more_is_proven_than_was_acknowledged():
         (OLDEST, 4),
         (PAST, 5),
     ]
+
+
+# How far in time what is re-keyed has come ----------------------------------------------------
+
+RAW = TopicId(b"r" * 16)
+
+
+def sender(partition: int, *, at: int, time_ms: int, delivered: int, ack: int = 9) -> LaneRow:
+    """A lane that re-keys a partition, read up to an offset, delivered up to another in `MID`."""
+    head = replace(
+        ROW.head, frontier=Frontier.of([(Source(RAW, partition), at)]), lane_time_ms=time_ms
+    )
+    return LaneRow(head=head, ack=Ack(NOW, ack, Frontier.of([(Source(MID, 0), delivered)])))
+
+
+def ends(*offsets: int) -> Frontier:
+    """Where the log ends that is re-keyed, by partition."""
+    return Frontier.of((Source(RAW, number), offset) for number, offset in enumerate(offsets))
+
+
+def look(*rows: LaneRow, high: Frontier, read: int, **more: Any) -> Horizon:
+    """One look at all senders, each named by its place."""
+    named = {str(place): row for place, row in enumerate(rows)}
+    low = more.pop("low", ends(*(0 for _ in high)))
+    times = more.pop("delivered_ms", {n: r.head.lane_time_ms for n, r in named.items()})
+    return more.pop("before", Horizon()).looked(named, times, low, high, sealed(p0=read))
+
+
+FAST, SLOW = sender(0, at=50, time_ms=900, delivered=7), sender(1, at=3, time_ms=100, delivered=5)
+
+
+def test_the_slowest_lane_that_re_keys_says_how_far_time_has_come():
+    assert look(FAST, SLOW, high=ends(60, 9), read=7).time_ms(sealed(p0=7)) == 100
+
+
+def test_a_lane_that_read_its_log_to_the_end_counts_as_the_latest():
+    assert look(FAST, SLOW, high=ends(60, 3), read=7).time_ms(sealed(p0=7)) == 900
+    assert look(FAST, SLOW, high=ends(50, 9), read=7).time_ms(sealed(p0=7)) == 100
+    assert look(FAST, SLOW, high=ends(50, 3), read=7).time_ms(sealed(p0=7)) == 900
+
+
+def test_a_lane_at_its_end_that_has_not_delivered_all_of_it_counts_as_far_as_it_has():
+    behind = sender(1, at=3, time_ms=100, delivered=5, ack=8)
+    seen = look(FAST, behind, high=ends(60, 3), read=7, delivered_ms={"0": 900, "1": 40})
+    assert seen.time_ms(sealed(p0=7)) == 40
+    unknown = look(FAST, behind, high=ends(60, 3), read=7, delivered_ms={"0": 900})
+    assert unknown.time_ms(sealed(p0=7)) == 0, "the seal is gone, and its time with it"
+
+
+def test_a_look_proves_what_it_saw_once_that_is_read_and_nothing_before():
+    seen = look(FAST, SLOW, high=ends(60, 9), read=4)
+    assert [seen.time_ms(sealed(p0=read)) for read in (4, 5, 6, 7, 8)] == [0, 0, 0, 100, 100]
+
+
+def test_a_bundle_that_was_given_up_proves_nothing():
+    seen = look(FAST, SLOW, high=ends(60, 9), read=7)
+    assert seen.time_ms(sealed(p0=7)) == 100
+    assert seen.time_ms(sealed(p0=6)) == 0
+
+
+def test_what_is_awaited_is_kept_whoever_runs_ahead_meanwhile():
+    seen = look(FAST, SLOW, high=ends(60, 9), read=4)
+    ahead = sender(0, at=55, time_ms=950, delivered=70)
+    again = look(ahead, SLOW, high=ends(60, 9), read=6, before=seen)
+    assert again.awaits("0", sealed(p0=6))
+    assert again.time_ms(sealed(p0=7)) == 100
+    further = look(ahead, SLOW, high=ends(60, 3), read=7, before=again)
+    assert further.time_ms(sealed(p0=7)) == 900, "0 as it was seen first, 1 at its end"
+    assert further.time_ms(sealed(p0=70)) == 950
+
+
+def test_a_partition_without_a_lane_holds_time_back_unless_it_has_nothing():
+    assert look(FAST, SLOW, high=ends(60, 9, 1), read=7).time_ms(sealed(p0=7)) == 0
+    assert look(FAST, SLOW, high=ends(60, 9, 0), read=7).time_ms(sealed(p0=7)) == 100
+    emptied = look(FAST, SLOW, high=ends(60, 9, 8), low=ends(0, 0, 8), read=7)
+    assert emptied.time_ms(sealed(p0=7)) == 100
+
+
+def test_a_topic_that_is_gone_or_another_one_is_no_end():
+    assert look(FAST, SLOW, high=Frontier(), read=7).time_ms(sealed(p0=7)) == 100
+    other = Frontier.of([(Source(OTHER, 0), 1)])
+    assert look(FAST, SLOW, high=other, low=other, read=7).time_ms(sealed(p0=7)) == 100
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_lane_that_rests_for_good_holds_nothing_back_and_speaks_for_no_partition(kind):
+    state = Rest(kind=kind, verb="retire").encode()
+    rests = replace(SLOW, head=replace(SLOW.head, state=state), ack=replace(SLOW.ack, seq=9))
+    found = look(FAST, rests, high=ends(60), read=7).time_ms(sealed(p0=7))
+    under_way = kind in (Kind.UNDER_WAY, Kind.COPIED)
+    assert found == (100 if under_way else 900)
+    covered = look(FAST, rests, high=ends(60, 9), read=7).time_ms(sealed(p0=7))
+    assert covered == (100 if under_way else 0)
+
+
+def test_what_was_seen_before_a_restore_counts_no_more():
+    seen = look(FAST, SLOW, high=ends(60, 9), read=7)
+    ref = replace(SLOW.head.ref, incarnation=Incarnation(b"x" * 16))
+    back = replace(SLOW, head=replace(SLOW.head, ref=ref, lane_time_ms=10))
+    assert look(FAST, back, high=ends(60, 9), read=7, before=seen).time_ms(sealed(p0=7)) == 10
+
+
+def test_nothing_is_known_without_a_look():
+    assert Horizon().time_ms(sealed(p0=7)) == 0
+    assert not Horizon().awaits("0", sealed(p0=0))

@@ -26,7 +26,7 @@ from delivery.checker.columns.same import ABSENT, Ints, Words, among, distinct, 
 from delivery.checker.columns.table import Way
 from delivery.checker.evidence import Findings, Kind, LaneInput
 from delivery.checker.listed import SEEDS, read_list
-from delivery.checker.rows import Book
+from delivery.checker.rows import Book, is_held_longer
 from delivery.checker.world import World
 
 __all__ = ["prove_inputs"]
@@ -227,12 +227,15 @@ def _check_buckets(
     """Hold where ids lie against when they may be dropped, once for each kind of record there."""
     marks, sources = rows.marks[record_of], rows.sources[record_of]
     kinds, _ = distinct((part_of, marks, sources))
+    rekeyed = bool(ground.kept[rows.marks[rows.marks != ABSENT]].any())
     for at in kinds.tolist():
         one, source = decided[int(part_of[at])], int(sources[at])
         lane_time = Bucket(Origin.EXTERNAL, one.seal.lane_time_ms // BUCKET_MS)
         mark = ground.marks.every[int(marks[at])] if marks[at] != ABSENT else None
         if mark is None or mark.kept:
-            right = one.part.bucket == lane_time
+            right = one.part.bucket == lane_time or (
+                rekeyed and is_held_longer(one.part.bucket, one.seal.lane_time_ms)
+            )
         else:
             seen = {read.key: read.seq for read in one.part.seen}
             key = (mark.sender, mark.incarnation, rows.every[source].topic)
