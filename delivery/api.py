@@ -135,7 +135,8 @@ class Delivery(Ends, Lives):
                 "json:FIELD", a function, or None: by their place.
             dedup: "topic" if a publisher may repeat a record in another partition: records are
                 re-keyed by their ids first. It costs a hop and gives up the order of the input.
-            dead_letters: topic of records that the function cannot process; None: the stage stops.
+            dead_letters: topic of records that the function cannot process, or that cannot be
+                named; None: the stage stops.
             batch: the function takes and returns `pyarrow.RecordBatch`; see `delivery.batches`.
             threads: how many calls may run at once, for code that waits; order is kept.
             window: how long a publisher may repeat itself: "24h", "7d", a timedelta.
@@ -155,7 +156,7 @@ class Delivery(Ends, Lives):
             known = name or call.__name__
             source = reads
             if dedup == "topic":
-                source = self._rekey(known, reads, id_from, window)
+                source = self._rekey(known, reads, id_from, window, dead_letters)
             self._add(
                 StageSpec(
                     pipeline=self.pipeline,
@@ -179,7 +180,12 @@ class Delivery(Ends, Lives):
         return declare
 
     def _rekey(
-        self, stage: str, reads: str, id_from: str | IdFrom | None, window: str | timedelta | None
+        self,
+        stage: str,
+        reads: str,
+        id_from: str | IdFrom | None,
+        window: str | timedelta | None,
+        dead_letters: str | None,
     ) -> str:
         """Declare the pass-through stage in front of one that deduplicates a whole topic."""
         topic = f"{self.pipeline}.{stage}.by-id"
@@ -192,6 +198,7 @@ class Delivery(Ends, Lives):
                 call=passed_on,
                 code="rekey-1",
                 named=id_from,
+                dead_letters=dead_letters,
                 keep_ids=True,
                 by_id=True,
                 window_ms=window_ms(window),

@@ -37,7 +37,7 @@ from delivery.naming import Foreign, IdFrom, names_of
 from delivery.ports import Log
 from delivery.protocol.senders import Horizon, Mark, Standing, learned, standing
 from delivery.records import Headers
-from delivery.verdicts import EXTERNAL, Conflict, Verdicts, payload_digests
+from delivery.verdicts import EXTERNAL, Conflict, Pick, Verdicts, payload_digests
 
 #: Conflicts of a bundle that are kept for a message; all of them are counted.
 CONFLICTS_SHOWN = 8
@@ -87,6 +87,7 @@ class Judge:
         memory: what an earlier judge of this lane remembered.
         logs: what is in topics just now; without it lane time stands still behind re-keying.
         payloads: whether repeats are compared with what they repeat.
+        letters: whether dead letters take a record that cannot be named; it stops the lane else.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Judge:
         *,
         logs: Logs | None = None,
         payloads: bool = False,
+        letters: bool = False,
     ) -> None:
         self._catalog = catalog
         self._index = index
@@ -108,6 +110,7 @@ class Judge:
         self._rows = self._memory.rows
         self._logs = logs
         self._payloads = payloads
+        self._letters = letters
 
     def forget_senders(self) -> None:
         """Read every sender's row anew: this lane lost a race or begins again."""
@@ -171,11 +174,12 @@ class Judge:
                     sheet.marks.append(mark)
         unnamed = np.flatnonzero(~sheet.named & (sheet.verdicts == _FRESH))
         if len(unnamed):
-            sheet.ids[unnamed] = self._external_ids(batch, unnamed)
+            sheet.ids[unnamed] = self._external_ids(sheet, unnamed)
         sheet.rows = np.flatnonzero(sheet.verdicts == _FRESH)
 
-    def _external_ids(self, batch: Batch, rows: Places) -> Ids:
-        names = names_of(self._id_from, batch, rows)
+    def _external_ids(self, sheet: _Sheet, rows: Places) -> Ids:
+        batch = sheet.batch
+        names = names_of(self._id_from, batch, rows, sheet.unnamed if self._letters else None)
         known = [name for name in names if name is not None]
         if len(known) == len(names):
             return named_many(known)
@@ -292,6 +296,7 @@ class _Sheet:
         "marks",
         "named",
         "rows",
+        "unnamed",
         "verdicts",
     )
 
@@ -307,6 +312,8 @@ class _Sheet:
         #: Rows that are fresh as far as is known.
         self.rows: Places = np.empty(0, dtype=np.intp)
         self.digests = np.zeros(0, dtype=np.uint16)
+        #: By row, why the name could not be taken out.
+        self.unnamed: dict[int, InvalidUsage] = {}
 
     def add_to(self, verdicts: Verdicts) -> None:
         """Add what was found to the bundle's verdicts."""
@@ -318,8 +325,7 @@ class _Sheet:
             verdicts.abandoned += int((reasons == Verdict.ABANDONED).sum())
             verdicts.dropped += runs_of(self.batch.source, offsets, reasons)
         verdicts.add(
-            self.batch,
-            self.rows,
+            Pick(self.batch, self.rows, self.unnamed),
             ids=self.ids[self.rows],
             buckets=self.buckets[self.rows],
             marks=self.marks,

@@ -1,13 +1,14 @@
 """How a publisher names its records: the ways a stage can say where the id stands.
 
-What it is: `id_from(text)` for what users write, and `names_of`, which takes the names out of a
-whole batch.
+What it is: `id_from(text)` for what users write, `names_of`, which takes the names out of a whole
+batch, and `forgiving`, for whoever looks at records that were put aside.
 What it must not know: hashes, verdicts, lanes.
 
 Invariants:
     A record that names itself nowhere is named by its place; a name is never made up.
     A way with a method `column` names a whole batch at once, and cannot fail.
-    Whatever cannot be taken out stops the stage and names the record: nothing of it is sealed.
+    A record whose name cannot be taken out is named by its place where dead letters take it; else
+    it stops the stage, which says where it is: nothing of it is sealed.
 """
 
 from __future__ import annotations
@@ -59,29 +60,58 @@ def id_from(text: str | IdFrom | None) -> IdFrom:
     )
 
 
-def names_of(way: IdFrom, batch: Batch, rows: _Rows) -> Sequence[bytes | None]:
+def names_of(
+    way: IdFrom, batch: Batch, rows: _Rows, unnamed: dict[int, InvalidUsage] | None = None
+) -> Sequence[bytes | None]:
     """Return the name of each of these rows.
 
+    Args:
+        way: how they are named.
+        batch: what they are in.
+        rows: which of it.
+        unnamed: is told of each row whose name cannot be taken out why not; its place names it.
+
     Raises:
-        InvalidUsage: it cannot be taken out of one of them; the message names its offset.
+        InvalidUsage: nobody is to be told, and one cannot be named; the message says which.
     """
     column = getattr(way, "column", None)
     if column is not None:
         names: Sequence[bytes | None] = column(batch, rows)
         return names
-    return [_name(way, record) for record in batch.records(rows)]
+    found: list[bytes | None] = []
+    for row, record in zip(rows.tolist(), batch.records(rows), strict=True):
+        try:
+            found.append(_checked(way(record)))
+        except Exception as error:
+            why = _unnamed(record, error)
+            if unnamed is None:
+                raise why from error
+            unnamed[row] = why
+            found.append(None)
+    return found
 
 
-def _name(way: IdFrom, record: Record) -> bytes | None:
-    try:
-        return _checked(way(record))
-    except Exception as error:
-        raise InvalidUsage(
-            "take the id out of a record",
-            f"offset {record.offset} of partition {record.source.partition}",
-            f"id_from failed ({type(error).__name__}: {error}); nothing was sealed: let it "
-            "return None for a record that nothing but its place names",
-        ) from error
+def forgiving(way: IdFrom) -> IdFrom:
+    """Return the same way, but that a record's place names it where its name cannot be taken out."""
+    if hasattr(way, "column"):
+        return way
+
+    def name(record: Record) -> bytes | None:
+        try:
+            return _checked(way(record))
+        except Exception:  # noqa: BLE001 - a user's function may raise anything; it has no name then
+            return None
+
+    return name
+
+
+def _unnamed(record: Record, error: Exception) -> InvalidUsage:
+    return InvalidUsage(
+        "take the id out of a record",
+        f"offset {record.offset} of partition {record.source.partition}",
+        f"id_from failed ({type(error).__name__}: {error}); nothing was sealed: let it return None "
+        "for a record that nothing but its place names, or give the stage dead letters",
+    )
 
 
 def _checked(name: Any) -> bytes | None:

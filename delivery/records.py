@@ -11,7 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Self
 
 import msgspec
@@ -21,6 +21,10 @@ from dedup.model import IDENTITY_BYTES, Source, TopicId
 
 #: Kafka brokers and clients refuse a mebibyte with headers and overhead; this leaves room.
 RECORD_BYTES_MAX = 768 * 1024
+
+#: What Kafka adds to each header at most: two lengths of up to three bytes. Of a record that is
+#: nothing but headers this is most of it.
+HEADER_BYTES = 6
 
 #: A value of this size needs no closer look where it is alone, or has a key of such a size.
 _PLAIN_BYTES_MAX = RECORD_BYTES_MAX // 2
@@ -124,7 +128,7 @@ def _check(value: object, key: object, headers: Headers) -> None:
             "nothing of its bundle was stored: give bytes, or make it with "
             "record.replace(value=...), which encodes a value",
         )
-    size = sum(map(len, parts)) + sum(len(name.encode()) for name, _ in headers)
+    size = len(parts[0]) + len(parts[1]) + headers_bytes(headers)
     if size > RECORD_BYTES_MAX:
         raise InvalidUsage(
             "make an output record",
@@ -132,6 +136,11 @@ def _check(value: object, key: object, headers: Headers) -> None:
             f"the limit is {RECORD_BYTES_MAX}; nothing of its bundle was stored: store the "
             "large part elsewhere and send a reference, or split the record",
         )
+
+
+def headers_bytes(headers: Iterable[tuple[str, bytes]]) -> int:
+    """Return what headers weigh in a record."""
+    return sum(HEADER_BYTES + len(name.encode()) + len(value) for name, value in headers)
 
 
 def as_bytes(value: Any) -> bytes:

@@ -229,6 +229,7 @@ class LaneRunner:
                     rows,
                     kept=kept,
                     pool=self._pool,
+                    unnamed=pick.unnamed,
                 )
         except StoppedByRecordError as error:
             self.state.error = self.state.error or error

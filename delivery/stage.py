@@ -6,12 +6,14 @@ What it must not know: bundles, lanes, stores.
 Invariants:
     Three tries at the same record; then the stage stops and names it, or the record becomes an
     output on the dead-letter edge and is sealed like any other.
-    A record never disappears, and never has both an output and a dead letter.
+    A record never disappears, and never has both an output and a dead letter. What is too large to
+    go out again is cut, and its dead letter says so and where the whole of it stands.
+    A record that cannot be named is a dead letter; user code never sees it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cache, partial
@@ -24,12 +26,15 @@ from dedup.errors import InvalidUsage
 from dedup.model import RecordId
 from delivery.batch import Batch, Rows
 from delivery.ports import Stage
-from delivery.records import Output, Record, as_bytes
+from delivery.records import RECORD_BYTES_MAX, Output, Record, as_bytes, headers_bytes
 
 #: Times user code gets the same record.
 RECORD_TRIES = 3
 #: Longest text of an error that a dead letter carries.
 ERROR_TEXT_MAX = 1000
+#: Headers of a dead letter: what went wrong, and what was cut off it.
+ERROR = "delivery-error"
+TRUNCATED = "delivery-truncated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +72,28 @@ def run_fresh(
     *,
     kept: Iterator[RecordId | None],
     pool: Executor | None = None,
+    unnamed: Mapping[int, Exception] | None = None,
 ) -> int:
-    """Add what some rows of a batch become to `rows`; see `run_records`."""
+    """Add what some rows of a batch become to `rows`; see `run_records`.
+
+    Records without a name, of which `unnamed` says by their rows why, become a dead letter each,
+    in their order among the others.
+    """
+    if unnamed:
+        assert policy.dead_letter_edge is not None, "without dead letters no record comes so far"
+        dead_letters = first = 0
+        apart = [at for at, row in enumerate(chosen.tolist()) if row in unnamed]
+        for at in (*apart, len(chosen)):
+            if first < at:
+                between = chosen[first:at]
+                dead_letters += run_fresh(stage, batch, between, policy, rows, kept=kept, pool=pool)
+            if at < len(chosen):
+                (record,) = batch.records(chosen[at : at + 1])
+                why = unnamed[int(chosen[at])]
+                rows.add([dead_letter(record, why, policy.dead_letter_edge)], record, next(kept))
+                dead_letters += 1
+            first = at + 1
+        return dead_letters
     if _takes_rows(type(stage)):
         return cast("RowStage", stage).run_rows(batch, chosen, policy, rows)
     if pool is None and not policy.keep_ids and isinstance(stage, Function):
@@ -178,23 +203,44 @@ def run_record(
             f"{record.source.partition} ({type(outcome).__name__}: {outcome}); nothing of its "
             "bundle was sealed: mend the code, or give the stage a dead-letter output"
         ) from outcome
-    try:
-        return [dead_letter(record, outcome, policy.dead_letter_edge)], 1
-    except InvalidUsage as error:
-        # The record came in larger than it may go out with an error's text beside it.
-        raise StoppedByRecordError(
-            f"user code failed {RECORD_TRIES} times on offset {record.offset} of partition "
-            f"{record.source.partition} ({type(outcome).__name__}: {outcome}), and its dead letter "
-            f"would be too large ({error.subject}); nothing of its bundle was sealed: mend the code"
-        ) from outcome
+    return [dead_letter(record, outcome, policy.dead_letter_edge)], 1
 
 
 def dead_letter(record: Record, error: Exception, edge: int) -> Output:
     """Return the record as it came, with what went wrong in its headers."""
     text = f"{type(error).__name__}: {error}"[:ERROR_TEXT_MAX]
     # What went wrong may be the very text: a lone surrogate has no UTF-8, and this must not fail.
-    headers = (*record.headers, ("delivery-error", text.encode(errors="backslashreplace")))
-    return Output(value=record.value, key=record.key, headers=headers, edge=edge)
+    said = (ERROR, text.encode(errors="backslashreplace"))
+    try:
+        return Output(record.value, record.key, (*record.headers, said), edge)
+    except InvalidUsage:
+        # It came in larger than it may go out with an error's text beside it.
+        return _truncated(record, said, edge)
+
+
+def _truncated(record: Record, said: tuple[str, bytes], edge: int) -> Output:
+    """Return of a record what fits: its key, its headers from the first on, of its value the rest."""
+    whole = {
+        "topic_id": record.source.topic.hex(),
+        "partition": record.source.partition,
+        "offset": record.offset,
+        "value_bytes": len(record.value or b""),
+        "key_bytes": len(record.key or b""),
+        "headers": len(record.headers),
+    }
+    ours = (said, (TRUNCATED, as_bytes(whole)))
+    room = RECORD_BYTES_MAX - headers_bytes(ours)
+    key = None if record.key is None else record.key[:room]
+    room -= len(key or b"")
+    kept: list[tuple[str, bytes]] = []
+    for header in record.headers:
+        weight = headers_bytes([header])
+        if weight > room:
+            break
+        kept.append(header)
+        room -= weight
+    value = None if record.value is None else record.value[:room]
+    return Output(value, key, (*kept, *ours), edge)
 
 
 def _try(stage: Stage, record: Record) -> Sequence[Output] | Exception:

@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -57,6 +57,8 @@ class Pick:
 
     batch: Batch
     rows: Places
+    #: By row, why it could not be named: the dead letters take it, and user code never sees it.
+    unnamed: Mapping[int, InvalidUsage] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -99,8 +101,7 @@ class Verdicts:
 
     def add(
         self,
-        batch: Batch,
-        rows: Places,
+        pick: Pick,
         *,
         ids: Ids,
         buckets: npt.NDArray[np.int64],
@@ -109,19 +110,20 @@ class Verdicts:
         digests: npt.NDArray[np.uint16],
     ) -> None:
         """Add the fresh rows of a batch."""
-        if not len(rows):
+        if not len(pick.rows):
             return
-        self.picks.append(Pick(batch, rows))
+        source = pick.batch.source
+        self.picks.append(pick)
         if len(self.picks) == 1:
             self.ids, self.buckets, self.mark_of, self.digests = ids, buckets, mark_of, digests
-            self.marks = [(mark, batch.source) for mark in marks]
+            self.marks = [(mark, source) for mark in marks]
             return
         shifted = np.where(mark_of < 0, mark_of, mark_of + len(self.marks))
         self.ids = np.concatenate([self.ids, ids])
         self.buckets = np.concatenate([self.buckets, buckets])
         self.mark_of = np.concatenate([self.mark_of, shifted])
         self.digests = np.concatenate([self.digests, digests])
-        self.marks += [(mark, batch.source) for mark in marks]
+        self.marks += [(mark, source) for mark in marks]
 
     def raw_ids(self) -> Iterator[RecordId]:
         """Yield the fresh ids one by one."""

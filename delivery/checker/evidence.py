@@ -142,6 +142,22 @@ class LaneInput:
     window_ms: int | None = None
     seeded: bool = False
 
+    def name_of(self, record: Any) -> bytes | None:
+        """Return a record's name; None where its place names it."""
+        return named_by(self.id_from, record)
+
+
+def named_by(way: Callable[[Any], bytes | None], record: Any) -> bytes | None:
+    """Return a record's name; None where it has none, or none can be taken out of it.
+
+    What cannot be named is sealed as a dead letter, by its place, or is not sealed at all.
+    """
+    try:
+        name = way(record)
+    except Exception:  # noqa: BLE001 - a user's function may raise anything
+        return None
+    return name if isinstance(name, bytes) else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:

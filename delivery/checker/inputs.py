@@ -169,7 +169,7 @@ class Ledger:
             return
         header = self._genuine(seq, seen)
         if header is None:
-            name = self._asked.id_from(seen.record)
+            name = self._asked.name_of(seen.record)
             source = seen.source
             one = Input(
                 seen, external(name, source.topic, source.partition, seen.record.offset), None

@@ -68,8 +68,10 @@ def open_emitter(client: Client, spec: StageSpec) -> Emitter:
         if scheme:
             parts += [_opened(scheme, target) for target in targets]
         else:
-            by_id = (0,) if spec.by_id and not parts else ()
-            parts.append(_kafka(client, list(targets), by_id))
+            # Dead letters too: then repeats of one, too, are in one partition.
+            topics = list(targets)
+            by_id = range(len(topics)) if spec.by_id else ()
+            parts.append(_kafka(client, topics, by_id))
     if not parts:
         parts.append(_kafka(client, (), ()))
     kind_of(parts[0])

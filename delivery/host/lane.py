@@ -91,6 +91,7 @@ class LaneTask:
                 senders.memory,
                 logs=senders.logs,
                 payloads=spec.conflicts != "ignore",
+                letters=spec.dead_letters is not None,
             ),
             reader=reader,
             stage=stage or stage_of(spec.call, spec.code, batch=spec.batch),

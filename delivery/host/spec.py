@@ -49,7 +49,8 @@ class StageSpec:
         batch: whether `call` takes an Arrow batch instead.
         code: version of the code, kept in every seal.
         named: how publishers name their records; see `delivery.naming.id_from`.
-        dead_letters: topic of records that user code cannot process; None: the stage stops.
+        dead_letters: topic of records that user code cannot process, or that cannot be named; None:
+            the stage stops.
         keep_ids: re-keying only: outputs keep the ids of their inputs.
         by_id: re-keying only: outputs are placed by their ids.
         rekeyed: whether the input is what another stage re-keys; else its records tell.

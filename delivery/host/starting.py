@@ -93,9 +93,10 @@ def topics_of(client: Client, stages: Sequence[StageSpec], *, create: bool) -> d
     while ready := [spec for spec in waiting if spec.reads in found]:
         for spec in ready:
             waiting.remove(spec)
-            count = REKEYED_PARTITIONS if spec.by_id else found[spec.reads].partitions
             for name in spec.kafka_topics:
-                if name not in found and (spec.by_id or create):
+                internal = spec.by_id and name in spec.writes
+                count = REKEYED_PARTITIONS if internal else found[spec.reads].partitions
+                if name not in found and (internal or create):
                     client.create(name, TopicSettings(partitions=count))
                     found[name] = awaited(client, name)
     missing = [name for name in names if name not in found]

@@ -62,15 +62,23 @@ class _Plan:
         moves: lanes that go on under other names.
         others: lanes that end, or begin, without a counterpart.
         internal: name of the topic in between.
+        letters: the edge of dead letters, which re-keying has too; nothing if it has none.
     """
 
     moves: dict[str, str]
     others: list[str]
     internal: str
+    letters: tuple[TopicId, ...] = ()
 
 
 def change_dedup(
-    hands: Hands, stage: str, to: To, make: Callable[[str], Topic], *, perform: bool = False
+    hands: Hands,
+    stage: str,
+    to: To,
+    make: Callable[[str], Topic],
+    *,
+    dead_letters: bool = False,
+    perform: bool = False,
 ) -> Change:
     """Let a stage deduplicate otherwise.
 
@@ -79,6 +87,7 @@ def change_dedup(
         stage: "stage" or "pipeline/stage".
         to: "partition" or "topic", as its declaration says from now on.
         make: creates the internal topic, or returns the one that is there.
+        dead_letters: whether it is declared with dead letters; what re-keys for it has the same.
         perform: whether it is done.
 
     Raises:
@@ -88,7 +97,8 @@ def change_dedup(
     found = survey(hands.catalog, stage, _OP)
     front = front_of(hands.catalog, found, _OP)
     stages = [found] if front is None else [found, front]
-    work = undertake(hands, stages, "change-dedup", [("to", to)])
+    told = [("to", to)] + ([("dead-letters", "yes")] if dead_letters else [])
+    work = undertake(hands, stages, "change-dedup", told)
     if found.is_wrapped or found.stage.endswith(".by-id"):
         raise _refused(found, "it is no stage that can be declared so; name the stage itself")
     if _is_so(found, front, to):
@@ -99,7 +109,7 @@ def change_dedup(
             means=(f"it deduplicates so already: dedup={to!r}",),
         )
     if to == "topic":
-        plan = _to_topic(found, work)
+        plan = _to_topic(found, work, dead_letters=dead_letters)
         _refuse_used(hands, found, plan, work)
         if perform:
             _perform_topic(work, found, plan, make(plan.internal))
@@ -133,7 +143,7 @@ def _is_so(found: Surveyed, front: Surveyed | None, to: To) -> bool:
 # To a whole topic -----------------------------------------------------------------------------
 
 
-def _to_topic(found: Surveyed, work: Undertaking) -> _Plan:
+def _to_topic(found: Surveyed, work: Undertaking, *, dead_letters: bool) -> _Plan:
     internal = f"{found.pipeline}.{found.stage}.by-id"
     moves = {
         lane: f"{found.name}.by-id/{name_of(lane).reads}"
@@ -142,7 +152,13 @@ def _to_topic(found: Surveyed, work: Undertaking) -> _Plan:
     }
     if not moves:
         raise _refused(found, "it has no lanes that run")
-    return _Plan(moves=moves, others=[], internal=internal)
+    letters: tuple[TopicId, ...] = ()
+    if dead_letters:
+        writes = _row(work.hands, min(moves)).head.writes
+        if not writes:
+            raise _refused(found, "it writes nothing, and so has no dead letters")
+        letters = writes[-1:]  # they are the last edge of every stage
+    return _Plan(moves=moves, others=[], internal=internal, letters=letters)
 
 
 def _perform_topic(work: Undertaking, found: Surveyed, plan: _Plan, internal: Topic) -> None:
@@ -157,7 +173,8 @@ def _perform_topic(work: Undertaking, found: Surveyed, plan: _Plan, internal: To
             _succeed(work, plan.moves[lane], _row(hands, lane), parts_of(hands, lane))
         behind = _begin_behind(work, found, plan, internal)
         for lane in lanes:
-            work.conclude(plan.moves[lane], partial(_as, _row(hands, lane).head, (internal.id,), 0))
+            writes = (internal.id, *plan.letters)
+            work.conclude(plan.moves[lane], partial(_as, _row(hands, lane).head, writes, 0))
         for name, head in behind.items():
             work.conclude(name, partial(_as, head, head.writes, 0))
     for lane in lanes:

@@ -92,14 +92,16 @@ class Life:
         with self._hands() as (hands, _):
             return accept_topic(hands, topic, writers=writers, perform=perform)
 
-    def change_dedup(self, stage: str, to: To, *, perform: bool = False) -> Change:
+    def change_dedup(
+        self, stage: str, to: To, *, dead_letters: bool = False, perform: bool = False
+    ) -> Change:
         """Let a stage deduplicate otherwise; see `delivery.life.dedup`."""
         with self._hands() as (hands, client):
 
             def make(name: str) -> Topic:
                 return client.create(name, TopicSettings(partitions=REKEYED_PARTITIONS))
 
-            return change_dedup(hands, stage, to, make, perform=perform)
+            return change_dedup(hands, stage, to, make, dead_letters=dead_letters, perform=perform)
 
     def leave(self, stage: str, *, group: str | None = None, perform: bool = False) -> Change:
         """Let a job without this library go on where a stage stands; see `delivery.life.leave`.

@@ -23,7 +23,7 @@ from dedup.model import IDENTITY_BYTES, Source
 from dedup.seeding import Gathering, Seeds
 from delivery.host.spec import Plan, StageSpec
 from delivery.kafka.partitioner import partitions_of
-from delivery.naming import id_from
+from delivery.naming import forgiving, id_from
 from delivery.seeding.checkpoint import Uncommitted, positions
 from delivery.seeding.desk import Desk, Lane
 from delivery.seeding.names import Named, of_column, of_topic
@@ -180,6 +180,8 @@ def _named(
     found = of_column(request.data, request.column)
     if request.topic is not None:
         way = id_from(request.named if request.named is not None else front.named)
+        if front.dead_letters is not None:
+            way = forgiving(way)
         topic = desk.topic(request.topic)
         own = starts if request.topic == front.reads else {}
         ranges = _ranges(desk, request, own)

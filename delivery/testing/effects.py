@@ -19,6 +19,7 @@ from dedup.catalog.memory import MemoryStore
 from dedup.model import RecordId
 from delivery.checker import Evidence, LaneInput, Log, check
 from delivery.header import NAME, decode_header
+from delivery.naming import forgiving
 from delivery.records import Output, Record
 from delivery.stage import RECORD_TRIES
 from delivery.testing.explore import Violation
@@ -80,8 +81,9 @@ def judge_effects(rig: Rig, received: list[list[Received]]) -> None:
 def names(rig: Rig) -> list[list[int]]:
     """Return the offsets of every record, its repeats together."""
     found: dict[object, list[int]] = defaultdict(list)
+    way = forgiving(rig.case.id_from)
     for offset, record in enumerate(rig.case.script.records):
-        name = rig.case.id_from(record)
+        name = way(record)
         found[offset if name is None else name].append(offset)
     return list(found.values())
 
@@ -98,8 +100,12 @@ def _judge(rig: Rig, offsets: list[int], received: list[list[Received]]) -> None
         [one for edge in seen[rig.case.edges :] for one in edge],
     )
     if letters:
-        failed = rig.failures.get(min(parents), 0)
-        if len(letters) > 1 or any(edges) or failed < RECORD_TRIES:
+        parent = min(parents)
+        if _is_unnamed(rig, parent):
+            wrong = any(done.offset == parent for done in rig.executions)
+        else:
+            wrong = rig.failures.get(parent, 0) < RECORD_TRIES
+        if len(letters) > 1 or any(edges) or wrong:
             raise Violation(f"{where} has {len(letters)} dead letters and the outputs {edges}")
         return
     executions = [done for done in rig.executions if done.offset in (parents or offsets)]
@@ -108,6 +114,14 @@ def _judge(rig: Rig, offsets: list[int], received: list[list[Received]]) -> None
             f"{where}: {edges} reached the receiver, which is not what any one of "
             f"{len(executions)} executions returned"
         )
+
+
+def _is_unnamed(rig: Rig, offset: int) -> bool:
+    try:
+        rig.case.id_from(rig.case.script.records[offset])
+    except Exception:  # noqa: BLE001 - a user's function may raise anything
+        return True
+    return False
 
 
 def _by_edge(outputs: tuple[Output, ...], edges: int) -> list[list[_Bytes]]:

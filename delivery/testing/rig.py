@@ -207,7 +207,13 @@ class Rig:
         runner = LaneRunner(
             LANE,
             catalog=catalog,
-            judge=Judge(catalog, ExactIndex(catalog, LANE, FOR_EVER_MS), case.id_from, lambda: ()),
+            judge=Judge(
+                catalog,
+                ExactIndex(catalog, LANE, FOR_EVER_MS),
+                case.id_from,
+                lambda: (),
+                letters=case.dead_letters,
+            ),
             reader=reader,
             stage=_Watched(self),
             emitter=FaultyEmitter(emitter, wire, one_by_one=True),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from dedup.errors import InvalidUsage
-from delivery.naming import IdFrom
+from delivery.naming import IdFrom, forgiving
 from delivery.records import Record, as_bytes
 
 
@@ -102,7 +102,7 @@ def _record(index: int, item: object, before: list[Record], id_from: IdFrom) -> 
         raise InvalidUsage(op, subject, hint)
     if item.record not in before:
         raise InvalidUsage(op, subject, "it repeats a record that does not stand before it")
-    if id_from(item.record) is None:
+    if forgiving(id_from)(item.record) is None:
         raise InvalidUsage(
             op,
             subject,

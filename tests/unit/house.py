@@ -123,7 +123,7 @@ class House:
         index = self.index(catalog, lane, window_ms)
         named = ports.pop("id_from", id_from)
         payloads = ports.pop("payloads", False)
-        self.inputs[lane] = LaneInput(id_from=id_from)
+        self.inputs[lane] = LaneInput(id_from=named)
         given = {
             "reader": MemoryReader(self.broker, reads, [self.source(reads)]),
             "emitter": MemoryEmitter(self.broker, writes),
@@ -132,7 +132,11 @@ class House:
             **ports,
         }
         logs = partial(memory_logs, self.broker)
-        judge = Judge(catalog, index, named, lambda: senders, logs=logs, payloads=payloads)
+        policy = ports.get("policy")
+        letters = policy is not None and policy.dead_letter_edge is not None
+        judge = Judge(
+            catalog, index, named, lambda: senders, logs=logs, payloads=payloads, letters=letters
+        )
         return LaneRunner(lane, catalog=catalog, judge=judge, **given)
 
     def index(self, catalog: Catalog, lane: str, window_ms: int) -> Index:

@@ -16,12 +16,15 @@ from dedup.errors import Corrupt, InvalidUsage
 from delivery.checker import Kind
 from delivery.checker.columns.same import ABSENT, among, distinct, firsts, in_order, matches, merged
 from delivery.header import NAME, decode_header, encode_header
+from delivery.naming import id_from
 from delivery.operate.auditing import Audited, Terms, audit
 from delivery.operate.compaction import Rules, tidy
 from delivery.operate.logs import Cluster
 from delivery.operate.opening import chosen
 from delivery.operate.proved import load, save
 from delivery.operate.proving import Proved
+from delivery.records import Record
+from delivery.stage import Policy
 from tests.unit.checker.worlds import chained as chain
 from tests.unit.house import LANE, House
 from tests.unit.memory_kafka import MemoryClient
@@ -73,6 +76,18 @@ def test_a_compacted_catalog_is_proved_without_a_closer_look(
     go_on(shop, 1)
     found = audited(shop, finished=True)
     assert (found.verdict, dict(found.looked_closer)) == ("exact", {})
+
+
+def test_records_that_could_not_be_named_are_proved_without_a_closer_look(house: House) -> None:
+    house.broker.create("dead")
+    for value in (b"{", b'{"id": "a"}', b"{", b'{"id": "a"}', b"[1]"):
+        house.broker.append(house.source(), Record(value=value))
+    letters, named = Policy(dead_letter_edge=1), id_from("json:id")
+    house.done(house.runner(writes=("out", "dead"), policy=letters, id_from=named))
+    found = audited(house, finished=True)
+    assert (found.verdict, found.findings, dict(found.looked_closer)) == ("exact", (), {})
+    assert audited(house, ways={"": "json:id"}, finished=True).verdict == "exact"
+    assert found.inputs == 5
 
 
 # From where the last one ended --------------------------------------------------------------------

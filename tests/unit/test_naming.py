@@ -11,7 +11,7 @@ from dedup.errors import InvalidUsage
 from dedup.model import Incarnation, RecordId, Source, TopicId
 from delivery.batch import batches_of
 from delivery.header import NAME, Header, encode_header
-from delivery.naming import id_from, names_of
+from delivery.naming import forgiving, id_from, names_of
 from delivery.protocol.senders import Mark
 from delivery.records import Record
 
@@ -116,6 +116,22 @@ FAILING = {
     "a number instead of bytes": (lambda record: record.offset, RECORD),
     "an error of its own": (lambda record: record.headers[9], RECORD),
 }
+
+
+@pytest.mark.parametrize("case", FAILING)
+def test_where_dead_letters_take_it_a_record_without_a_name_is_named_by_its_place(case):
+    way, record = FAILING[case]
+    (batch,) = batches_of([RECORD._replace(value=b"{}"), record])
+    told = {}
+    names = names_of(id_from(way), batch, np.array([1]), told)
+    assert (list(names), list(told)) == ([None], [1])
+    assert "offset 11 of partition 3: id_from failed" in str(told[1])
+    assert forgiving(id_from(way))(record) is None
+
+
+@pytest.mark.parametrize("text", WAYS, ids=str)
+def test_to_forgive_changes_no_name(text):
+    assert forgiving(id_from(text))(RECORD) == WAYS[text]
 
 
 @pytest.mark.parametrize("case", FAILING)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
+import xxhash
 
 from dedup.errors import InvalidUsage
 from dedup.model import Incarnation, RecordId, TopicId
-from delivery.header import NAME, Header, encode_header
+from delivery.header import NAME, Header, decode_header, encode_header
+from delivery.naming import id_from
 from delivery.ports import Log
 from delivery.protocol.senders import Mark
-from delivery.records import RECORD_BYTES_MAX, Output, Record
+from delivery.records import RECORD_BYTES_MAX, Output, Record, headers_bytes
 from delivery.stage import RECORD_TRIES, Policy, StoppedByRecordError
 from tests.unit.house import broken, fail_on, sealed_upto, seals, values
 
@@ -67,18 +72,108 @@ def test_a_dead_letter_is_part_of_the_same_seal(house, text):
     assert house.proved() == []
 
 
-def test_a_record_too_large_for_a_dead_letter_stops_the_stage_and_is_named(house):
+ID = (("id", b"b"),)
+TOO_LARGE = {
+    "value": (Record(value=bytes(RECORD_BYTES_MAX), key=b"k", headers=ID), b"k", ID),
+    "value of a mebibyte": (Record(value=b"v" * 2**20, headers=ID), None, ID),
+    "key": (Record(value=b"b", key=b"k" * 2**20, headers=ID), None, ()),
+    "headers": (Record(value=b"b", headers=(*ID, ("large", bytes(2**20)))), None, ID),
+    "nothing but headers": (Record(value=b"b", headers=ID + (("h", b""),) * 2**18), None, ID),
+}
+
+
+@pytest.mark.parametrize("what", TOO_LARGE)
+def test_of_a_record_too_large_to_go_out_again_a_dead_letter_has_what_fits(house, what):
     """A broker takes more than 768 KiB; with an error's text beside it there is no room."""
+    record, key, headers = TOO_LARGE[what]
     house.write("a")
-    house.broker.append(house.source(), Record(value=bytes(RECORD_BYTES_MAX)))
+    house.broker.append(house.source(), record)
+    house.write("c")
     house.broker.create("dead")
-    call = fail_on(house, bytes(RECORD_BYTES_MAX), ValueError("no price"))
-    runner = house.runner(call=call, writes=("out", "dead"), policy=LETTERS)
-    error = broken(house, runner)
+    call = fail_on(house, record.value, ValueError("no price"))
+    house.done(house.runner(call=call, writes=("out", "dead"), policy=LETTERS))
+    (letter,) = house.sent("dead")
+    assert house.proved() == []
+    assert json.loads(letter.header("delivery-truncated")) == {
+        "topic_id": house.source().topic.hex(),
+        "partition": 0,
+        "offset": 1,
+        "value_bytes": len(record.value),
+        "key_bytes": len(record.key or b""),
+        "headers": len(record.headers),
+    }
+    assert letter.header("delivery-error") == b"ValueError: no price"
+    assert record.value.startswith(letter.value)
+    assert letter.key == key or record.key.startswith(letter.key)
+    assert letter.headers[: len(headers)] == headers
+    weight = len(letter.value) + len(letter.key or b"") + headers_bytes(letter.headers[:-1])
+    assert weight <= RECORD_BYTES_MAX
+    assert weight > RECORD_BYTES_MAX - 10 or what == "headers", "it is cut no shorter than it must"
+    assert len(house.sent()) == 2
+
+
+def test_without_dead_letters_a_record_too_large_stops_the_stage_and_is_named(house):
+    house.write("a")
+    house.broker.append(house.source(), Record(value=bytes(RECORD_BYTES_MAX + 1)))
+    error = broken(house, house.runner(call=lambda record: record))
     assert isinstance(error, StoppedByRecordError)
-    assert "offset 1" in str(error)
-    assert "dead letter would be too large" in str(error)
+    assert "offset 1 of partition 0" in str(error)
     assert sealed_upto(house) == 1
+
+
+NAMELESS = {
+    "no json": b"{",
+    "not text": b'{"id": "\xff"}',
+    "a list": b"[1]",
+    "a lone surrogate": b'{"id": "\\ud800"}',
+    "too deep": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("what", NAMELESS)
+def test_a_record_that_cannot_be_named_is_a_dead_letter_and_user_code_never_sees_it(house, what):
+    good = [b'{"id": "%s"}' % name for name in (b"a", b"b", b"a", b"c")]
+    bad = NAMELESS[what]
+    for value in (bad, good[0], bad, bad, *good[1:], bad):
+        house.broker.append(house.source(), Record(value=value))
+    house.broker.create("dead")
+    seen = []
+
+    def call(record):
+        seen.append(record.value)
+        return house.quote(record)
+
+    named = id_from("json:id")
+    runner = house.runner(call=call, id_from=named, writes=("out", "dead"), policy=LETTERS)
+    house.done(runner, cut=5)
+    assert house.proved() == []
+    assert seen == [good[0], good[1], good[3]]
+    letters = house.sent("dead")
+    assert [letter.value for letter in letters] == [bad] * 4
+    assert [decode_header(letter.header("delivery")).parent[1] for letter in letters] == [
+        0,
+        2,
+        3,
+        7,
+    ]
+    assert all(b"id_from failed" in letter.header("delivery-error") for letter in letters)
+    counts = [seal.counts for seal in seals(house)]
+    assert sum(count.dead_letter for count in counts) == 4
+    assert (sum(count.fresh for count in counts), len(house.sent())) == (7, 3)
+
+
+def test_names_that_cannot_be_taken_out_stay_beside_ids_that_are_kept(house):
+    """As in re-keying: each output keeps the id of its own record."""
+    for value in (b"{", b'{"id": "a"}', b"{", b'{"id": "b"}'):
+        house.broker.append(house.source(), Record(value=value))
+    house.broker.create("dead")
+    policy = replace(LETTERS, keep_ids=True)
+    named = id_from("json:id")
+    runner = house.runner(call=lambda r: r, id_from=named, writes=("out", "dead"), policy=policy)
+    house.done(runner)
+    assert house.proved() == []
+    ids = [decode_header(record.header("delivery")).id for record in house.sent()]
+    assert ids == [xxhash.xxh3_128_digest(name) for name in (b"a", b"b")]
 
 
 @pytest.mark.parametrize(

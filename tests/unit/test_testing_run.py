@@ -135,6 +135,20 @@ def test_dead_letters_come_back_beside_the_outputs():
     assert result.dead_letters[0].header("id") == b"b"
 
 
+def test_a_record_that_cannot_be_named_is_a_dead_letter_whatever_dies():
+    good, bad = Record(b'{"id": 1}'), Record(b"{")
+    result = run(
+        shout, [good, bad, Repeat(good), bad], "everywhere", id_from="json:id", dead_letter=True
+    )
+    assert values(result) == [b'{"ID": 1}']
+    assert values(result.dead_letters) == [b"{", b"{"]
+    assert b"JSONDecodeError" in result.dead_letters[0].header("delivery-error")
+    with pytest.raises(InvalidUsage, match="offset 1 of partition 0"):
+        run(shout, [good, bad], id_from="json:id")
+    with pytest.raises(InvalidUsage, match="nothing names the record"):
+        run(shout, [bad, Repeat(bad)], id_from="json:id", dead_letter=True)
+
+
 def test_code_that_fails_now_and_then_is_tried_again():
     calls = itertools.count()
 

@@ -25,6 +25,7 @@ from dedup.model import Source
 from delivery.batch import Batch
 from delivery.checker.chunks import external
 from delivery.checker.columns.same import Ints, Mask, Words
+from delivery.checker.evidence import named_by
 from delivery.header import NAME, NO_PARENT, HeaderColumns, decode_headers
 from delivery.protocol.senders import Mark
 from delivery.records import Headers
@@ -285,4 +286,4 @@ def _names(way: Way, batch: Batch, rows: Ints) -> Sequence[bytes | None]:
     if column is not None:
         names: Sequence[bytes | None] = column(batch, rows)
         return names
-    return [way(record) for record in batch.records(rows)]
+    return [named_by(way, record) for record in batch.records(rows)]

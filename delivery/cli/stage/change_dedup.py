@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 @click.argument("url")
 @click.argument("stage")
 @click.argument("to", type=click.Choice(["partition", "topic"]))
+@click.option(
+    "--dead-letters",
+    is_flag=True,
+    help="The stage is declared with dead_letters=..., which re-keying in front of it then has too.",
+)
 @change_verb
 def command(
     out: Output,
@@ -30,6 +35,7 @@ def command(
     *,
     stage: str,
     to: Literal["partition", "topic"],
+    dead_letters: bool,
     yes: bool,
 ) -> None:
     """Let STAGE of the catalog at URL deduplicate by PARTITION, or a whole TOPIC by re-keying.
@@ -37,4 +43,4 @@ def command(
     A dry run by default. It goes on where it stands, with its ids; declare it with the new `dedup`
     from then on. Killed, it is finished by running it again.
     """
-    told(out, life.change_dedup(stage, to, perform=yes))
+    told(out, life.change_dedup(stage, to, dead_letters=dead_letters, perform=yes))

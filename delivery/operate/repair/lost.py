@@ -41,6 +41,7 @@ from dedup.model import (
 )
 from delivery.host.spec import StageSpec, scheme_of
 from delivery.kafka.port import Topic
+from delivery.naming import forgiving
 from delivery.operate.logs import Cluster
 from delivery.operate.repair.found import Lane, Lost, Terms, stretches
 from delivery.operate.repair.recall import Recalled, recall
@@ -229,7 +230,8 @@ class _Survey:
             done,
             max(end, low),
             senders=self._senders,
-            id_from=spec.id_of(),
+            # With dead letters such a record was put aside; it has no say in what is rebuilt.
+            id_from=forgiving(spec.id_of()) if spec.dead_letters else spec.id_of(),
             certain_from=certain,
             now_ms=now_ms,
         )
