@@ -122,6 +122,10 @@ class ExactIndex:
         """Return that no digest is known: this index keeps ids alone."""
         return np.zeros(len(ids), dtype=np.bool_), np.zeros(len(ids), dtype=np.uint16)
 
+    def first_seen(self, ids: arrays.Ids) -> list[None]:
+        """Return that nobody knows where: this index keeps ids alone."""
+        return [None] * len(ids)
+
     def _follow(self, head: Head) -> bool:
         """Add the segments between tag and head; False if the tag is not on the history."""
         tag = self.memo.tag

@@ -14,7 +14,9 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
+from tokenize import TokenError
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import xxhash
@@ -116,6 +118,7 @@ class Delivery(Ends, Lives):
         id_from: str | IdFrom | None = None,
         dedup: Literal["partition", "topic"] = "partition",
         dead_letters: str | None = None,
+        duplicates: str | None = None,
         batch: bool = False,
         threads: int = 1,
         window: str | timedelta | None = None,
@@ -137,6 +140,8 @@ class Delivery(Ends, Lives):
                 re-keyed by their ids first. It costs a hop and gives up the order of the input.
             dead_letters: topic of records that the function cannot process, or that cannot be
                 named; None: the stage stops.
+            duplicates: topic of records that take no effect because they were seen before, each with
+                why and where in a header; None: they are counted, and that is all.
             batch: the function takes and returns `pyarrow.RecordBatch`; see `delivery.batches`.
             threads: how many calls may run at once, for code that waits; order is kept.
             window: how long a publisher may repeat itself: "24h", "7d", a timedelta.
@@ -153,58 +158,46 @@ class Delivery(Ends, Lives):
             )
 
         def declare(call: _Call) -> _Call:
-            known = name or call.__name__
-            source = reads
-            if dedup == "topic":
-                source = self._rekey(known, reads, id_from, window, dead_letters)
-            self._add(
-                StageSpec(
-                    pipeline=self.pipeline,
-                    name=known,
-                    reads=source,
-                    writes=(writes,) if isinstance(writes, str) else tuple(writes),
-                    call=call,
-                    batch=batch,
-                    code=code if code is not None else code_of(call),
-                    named=None if dedup == "topic" else id_from,
-                    rekeyed=dedup == "topic",
-                    dead_letters=dead_letters,
-                    conflicts=conflicts,
-                    window_ms=window_ms(window),
-                    start="earliest" if dedup == "topic" else start,
-                    threads=threads,
-                )
+            spec = StageSpec(
+                pipeline=self.pipeline,
+                name=name or call.__name__,
+                reads=reads,
+                writes=(writes,) if isinstance(writes, str) else tuple(writes),
+                call=call,
+                batch=batch,
+                code=code if code is not None else code_of(call),
+                named=id_from,
+                dead_letters=dead_letters,
+                duplicates=duplicates,
+                conflicts=conflicts,
+                window_ms=window_ms(window),
+                start=start,
+                threads=threads,
             )
+            self._add(self._rekeyed(spec) if dedup == "topic" else spec)
             return call
 
         return declare
 
-    def _rekey(
-        self,
-        stage: str,
-        reads: str,
-        id_from: str | IdFrom | None,
-        window: str | timedelta | None,
-        dead_letters: str | None,
-    ) -> str:
+    def _rekeyed(self, spec: StageSpec) -> StageSpec:
         """Declare the pass-through stage in front of one that deduplicates a whole topic."""
-        topic = f"{self.pipeline}.{stage}.by-id"
-        self._add(
-            StageSpec(
-                pipeline=self.pipeline,
-                name=f"{stage}.by-id",
-                reads=reads,
-                writes=(topic,),
-                call=passed_on,
-                code="rekey-1",
-                named=id_from,
-                dead_letters=dead_letters,
-                keep_ids=True,
-                by_id=True,
-                window_ms=window_ms(window),
-            )
+        topic = f"{self.pipeline}.{spec.name}.by-id"
+        front = StageSpec(
+            pipeline=self.pipeline,
+            name=f"{spec.name}.by-id",
+            reads=spec.reads,
+            writes=(topic,),
+            call=passed_on,
+            code="rekey-1",
+            named=spec.named,
+            dead_letters=spec.dead_letters,
+            duplicates=spec.duplicates,
+            keep_ids=True,
+            by_id=True,
+            window_ms=spec.window_ms,
         )
-        return topic
+        self._add(front)
+        return replace(spec, reads=topic, named=None, rekeyed=True, start="earliest")
 
     def _add(self, spec: StageSpec) -> None:
         if spec.name in self._stages:
@@ -380,7 +373,7 @@ def code_of(call: Callable[..., Any]) -> str:
     """Return a digest of a function's source, or of its bytecode where there is no source."""
     try:
         text = inspect.getsource(call).encode()
-    except (OSError, TypeError):
+    except (OSError, TypeError, SyntaxError, TokenError):  # no file, or no longer the one it was
         text = getattr(getattr(call, "__code__", None), "co_code", b"")
     return xxhash.xxh3_64_hexdigest(text)
 

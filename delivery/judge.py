@@ -37,6 +37,7 @@ from delivery.naming import Foreign, IdFrom, names_of
 from delivery.ports import Log
 from delivery.protocol.senders import Horizon, Mark, Standing, learned, standing
 from delivery.records import Headers
+from delivery.repeats import repeats_of
 from delivery.verdicts import EXTERNAL, Conflict, Pick, Verdicts, payload_digests
 
 #: Conflicts of a bundle that are kept for a message; all of them are counted.
@@ -64,6 +65,9 @@ class Index(Protocol):
     def digests_of(self, ids: Ids) -> tuple[Mask, npt.NDArray[np.uint16]]:
         """Return which of these external ids have a payload digest, and the digests."""
 
+    def first_seen(self, ids: Ids) -> Sequence[tuple[Incarnation, int] | None]:
+        """Return of each id incarnation and seq of the seal that decided it, if that is known."""
+
 
 @dataclass(slots=True)
 class Memory:
@@ -88,6 +92,7 @@ class Judge:
         logs: what is in topics just now; without it lane time stands still behind re-keying.
         payloads: whether repeats are compared with what they repeat.
         letters: whether dead letters take a record that cannot be named; it stops the lane else.
+        repeats: whether records that take no effect are told, each with where it was first seen.
     """
 
     def __init__(
@@ -101,6 +106,7 @@ class Judge:
         logs: Logs | None = None,
         payloads: bool = False,
         letters: bool = False,
+        repeats: bool = False,
     ) -> None:
         self._catalog = catalog
         self._index = index
@@ -111,6 +117,7 @@ class Judge:
         self._logs = logs
         self._payloads = payloads
         self._letters = letters
+        self._repeats = repeats
 
     def forget_senders(self) -> None:
         """Read every sender's row anew: this lane lost a race or begins again."""
@@ -140,6 +147,9 @@ class Judge:
         candidates = [sheet for sheet in sheets if len(sheet.rows)]
         if candidates:
             self._drop_decided(candidates, pending, verdicts)
+        if self._repeats:
+            before = [held.ids for held in pending]
+            verdicts.repeats = list(repeats_of(sheets, before, head, self._index))
         for sheet in sheets:
             sheet.add_to(verdicts)
         sealed = head.frontier.merged(end)
@@ -163,10 +173,10 @@ class Judge:
                 sender = self._rows[mark.sender]
                 verdicts.named_ms = max(verdicts.named_ms, sender.head.lane_time_ms)
             self._memory.rekeyed |= mark.kept and verdict in (Standing.KEPT, Standing.REMNANT)
+            sheet.ids[rows] = columns.ids[rows]
             if verdict in _DROPS:
                 sheet.verdicts[rows] = _DROPS[verdict]
             elif verdict is not Standing.EXTERNAL:
-                sheet.ids[rows] = columns.ids[rows]
                 sheet.named[rows] = True
                 if verdict is Standing.INTERNAL:
                     sheet.buckets[rows] = mark.minted_at_ms // BUCKET_MS
@@ -315,9 +325,18 @@ class _Sheet:
         #: By row, why the name could not be taken out.
         self.unnamed: dict[int, InvalidUsage] = {}
 
+    @property
+    def dropped(self) -> Places:
+        """Rows that take no effect."""
+        return np.flatnonzero(self.verdicts)
+
+    def verdict(self, row: int) -> Verdict:
+        """Return why a row was dropped."""
+        return Verdict(int(self.verdicts[row]))
+
     def add_to(self, verdicts: Verdicts) -> None:
         """Add what was found to the bundle's verdicts."""
-        dropped = np.flatnonzero(self.verdicts)
+        dropped = self.dropped
         if len(dropped):
             offsets, reasons = self.batch.offsets[dropped], self.verdicts[dropped]
             verdicts.duplicate += int((reasons == Verdict.DUPLICATE).sum())

@@ -44,6 +44,7 @@ from delivery.ports import Clock, Emitter, Reader, Stage, checked_identity
 from delivery.protocol import messages as m
 from delivery.protocol.lane import handle
 from delivery.protocol.state import Lane, Limits
+from delivery.repeats import told
 from delivery.stage import Policy, StoppedByRecordError, run_fresh
 from delivery.storing import store_bundle
 from delivery.work import State, Work
@@ -219,21 +220,18 @@ class LaneRunner:
         if self._policy.keep_ids:
             kept = work.verdicts.raw_ids()
         rows, dead_letters = Rows(), 0
+        call = partial(
+            run_fresh, self._stage, policy=self._policy, rows=rows, kept=kept, pool=self._pool
+        )
         try:
             for pick in work.verdicts.picks:
-                dead_letters += run_fresh(
-                    self._stage,
-                    pick.batch,
-                    pick.rows,
-                    self._policy,
-                    rows,
-                    kept=kept,
-                    pool=self._pool,
-                    unnamed=pick.unnamed,
-                )
+                dead_letters += call(pick.batch, pick.rows, unnamed=pick.unnamed)
         except StoppedByRecordError as error:
             self.state.error = self.state.error or error
             return m.Broke(str(error))
+        if (edge := self._policy.duplicate_edge) is not None:
+            for one in work.verdicts.repeats:
+                rows.add([told(one, self.name, edge)], one.record, None)
         self._check_edges(rows)
         rows.partitions = list(self._emitter.place(rows)) if rows else []
         work.rows, work.dead_letters = rows, dead_letters

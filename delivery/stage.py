@@ -43,6 +43,8 @@ class Policy:
 
     #: The edge dead letters go to; None: the stage stops and names the record.
     dead_letter_edge: int | None = None
+    #: The edge records go to that take no effect; None: they are counted, and that is all.
+    duplicate_edge: int | None = None
     #: Re-keying only: outputs keep the id of their input, which stays external downstream.
     keep_ids: bool = False
     #: Whether a repeat with another payload than the record it repeats stops the stage.
@@ -215,10 +217,10 @@ def dead_letter(record: Record, error: Exception, edge: int) -> Output:
         return Output(record.value, record.key, (*record.headers, said), edge)
     except InvalidUsage:
         # It came in larger than it may go out with an error's text beside it.
-        return _truncated(record, said, edge)
+        return truncated(record, said, edge)
 
 
-def _truncated(record: Record, said: tuple[str, bytes], edge: int) -> Output:
+def truncated(record: Record, said: tuple[str, bytes], edge: int) -> Output:
     """Return of a record what fits: its key, its headers from the first on, of its value the rest."""
     whole = {
         "topic_id": record.source.topic.hex(),

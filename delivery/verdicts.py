@@ -25,6 +25,7 @@ from dedup.formats.segment import Bucket, Origin, Part
 from dedup.model import IDENTITY_BYTES, Counts, ReadSeq, RecordId, Source
 from delivery.batch import Batch, taken
 from delivery.protocol.senders import Mark
+from delivery.repeats import Repeat
 
 #: In place of a bucket: the id is its publisher's, and its bucket is known when it is sealed.
 EXTERNAL = -1
@@ -76,6 +77,8 @@ class Verdicts:
     digests: npt.NDArray[np.uint16] = field(default_factory=lambda: np.zeros(0, dtype=np.uint16))
     dropped: list[Run] = field(default_factory=list)
     conflicts: list[Conflict] = field(default_factory=list)
+    #: What was dropped, record by record, where the stage asks for it.
+    repeats: list[Repeat] = field(default_factory=list)
     learned: tuple[ReadSeq, ...] = ()
     #: What lane time may be once this is sealed; 0: no later than before.
     time_ms: int = 0

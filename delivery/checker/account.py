@@ -83,6 +83,8 @@ class Account:
     first: Mapping[RecordId, Input]
     #: Ids of records that were dropped as repeats; known after the check.
     repeats: set[RecordId] = field(default_factory=set)
+    #: By partition and offset what was dropped, and why; known after the check.
+    dropped: dict[tuple[int, int], tuple[Input, Verdict]] = field(default_factory=dict)
 
     def check(self, findings: Findings) -> None:
         """Say which records are not accounted for, and which are twice."""
@@ -93,6 +95,7 @@ class Account:
             if dropped.get(place) is Verdict.DUPLICATE:
                 self.repeats.add(one.id)
             if place in dropped:
+                self.dropped[one.seen.place] = (one, dropped[place])
                 if decided and self.range.inputs.get(one.id) is one:
                     self._say(findings, Kind.DROPPED_FRESH, place, f"as {dropped[place].name}")
                 elif why := self._wrong(one, dropped[place]):

@@ -61,6 +61,7 @@ class Kind(Enum):
     NOT_ACCOUNTED = "a record was read, and neither took effect nor was dropped"
     # What was made of them.
     PARENT = "an output's parent is no fresh record of its seal"
+    REPEAT = "what is told of a record that took no effect does not hold, or not of all of them"
     TARGET = "an output goes to an edge or a partition that does not exist"
     # What left the pipeline.
     STRANGER = "a record names a sender that does not write this topic"

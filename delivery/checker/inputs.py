@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from enum import IntEnum
 
+from dedup.formats.dropped import Verdict
 from dedup.formats.segment import BUCKET_MS, Bucket, Origin, Part
 from dedup.model import Incarnation, ReadSeq, RecordId, Seal, SegmentList, Source, TopicId
 from delivery.checker.account import Account, Input, Range, Reads
@@ -57,6 +58,8 @@ class Ledger:
         self._repeats: set[RecordId] = set()
         #: Per seal the places of the records it decided, with their ids.
         self.parents: dict[int, set[tuple[tuple[int, int], RecordId]]] = {}
+        #: Per seal what it dropped, and why.
+        self.dropped: dict[int, dict[tuple[int, int], tuple[Input, Verdict]]] = {}
 
     def check(self) -> None:
         """Say which records took effect that should not have, and which did not."""
@@ -252,6 +255,7 @@ class Ledger:
         )
         account.check(world.findings)
         self._repeats |= account.repeats
+        self.dropped[seal.ref.seq] = account.dropped
 
     def _check_buckets(self, seal: Seal, parts: list[Part]) -> None:
         inputs = self._ranges[seal.ref.seq].inputs

@@ -18,6 +18,7 @@ from delivery.checker.chunks import Promise, mint, read_outputs
 from delivery.checker.evidence import Kind
 from delivery.checker.inputs import Ledger
 from delivery.checker.rows import Book, kept_until, owner
+from delivery.checker.told import Told, tells
 from delivery.checker.world import Seen, World
 from delivery.header import NO_PARENT, Header
 
@@ -64,6 +65,7 @@ class Sink:
         parents = self._ledger.parents.get(seq)
         places = {place for place, _ in parents or ()}
         promised = self._promises[seq] = {}
+        told = Told(self._ledger, self._book.name, seq)
         for row in rows:
             subject = f"output {row.id.hex()} of seal {seq}"
             fits = row.edge < len(writes)
@@ -74,9 +76,15 @@ class Sink:
             promised[writes[row.edge], row.id] = row
             if parents is None or (row.parent == NO_PARENT and not row.kept):
                 continue
+            if row.parent not in places and told.tells(row):
+                if why := told.wrong(row):
+                    self._say(Kind.REPEAT, subject, why)
+                continue
             # A kept id is that of its parent.
             if row.parent not in places or (row.kept and (row.parent, row.id) not in parents):
                 self._say(Kind.PARENT, subject, f"partition and offset {row.parent}")
+        if why := told.missing():
+            self._say(Kind.REPEAT, f"outputs of seal {seq}", why)
 
     # Sent -------------------------------------------------------------------------------------
 
@@ -109,7 +117,8 @@ class Sink:
         promised = self._promised(mark.seq, key, header)
         if not promised:
             self._say(Kind.NOT_OF_SEAL, subject, f"seal {mark.seq}")
-        self._versions_of(header, promised=promised)
+        if not tells(seen.record.headers, self._book.name):
+            self._versions_of(header, promised=promised)
         if promised:
             self._of_seal[mark.seq].add(key)
             self._check_copy(seen, mark.seq, key, subject)

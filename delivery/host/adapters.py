@@ -68,10 +68,11 @@ def open_emitter(client: Client, spec: StageSpec) -> Emitter:
         if scheme:
             parts += [_opened(scheme, target) for target in targets]
         else:
-            # Dead letters too: then repeats of one, too, are in one partition.
+            # Dead letters too: then repeats of one, too, are in one partition. What takes no effect
+            # keeps no id.
             topics = list(targets)
-            by_id = range(len(topics)) if spec.by_id else ()
-            parts.append(_kafka(client, topics, by_id))
+            kept = (at for at, name in enumerate(topics) if name != spec.duplicates)
+            parts.append(_kafka(client, topics, tuple(kept) if spec.by_id else ()))
     if not parts:
         parts.append(_kafka(client, (), ()))
     kind_of(parts[0])

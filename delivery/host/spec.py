@@ -51,6 +51,7 @@ class StageSpec:
         named: how publishers name their records; see `delivery.naming.id_from`.
         dead_letters: topic of records that user code cannot process, or that cannot be named; None:
             the stage stops.
+        duplicates: topic of records that take no effect; None: they are counted, and that is all.
         keep_ids: re-keying only: outputs keep the ids of their inputs.
         by_id: re-keying only: outputs are placed by their ids.
         rekeyed: whether the input is what another stage re-keys; else its records tell.
@@ -71,6 +72,7 @@ class StageSpec:
     code: str = ""
     named: str | IdFrom | None = None
     dead_letters: str | None = None
+    duplicates: str | None = None
     keep_ids: bool = False
     by_id: bool = False
     rekeyed: bool = False
@@ -98,6 +100,13 @@ class StageSpec:
                 f"it is more than nothing and at most {WINDOW_MS_MAX} ms (30 days); nothing was "
                 "started",
             )
+        if self.duplicates is not None and self.duplicates in (self.reads, *self.writes):
+            raise InvalidUsage(
+                "declare a stage",
+                f"{self.name}: duplicates={self.duplicates!r}",
+                "there they would take effect after all; nothing was started: give them a topic of "
+                "their own",
+            )
         id_from(self.named)
         for target in self.topics:
             scheme_of(target)
@@ -105,7 +114,17 @@ class StageSpec:
     @property
     def topics(self) -> tuple[str, ...]:
         """What is written, by edge: topics, or the URLs of other sinks."""
-        return (*self.writes, *((self.dead_letters,) if self.dead_letters else ()))
+        return (*self.writes, *filter(None, (self.duplicates, self.dead_letters)))
+
+    @property
+    def duplicate_edge(self) -> int | None:
+        """The edge of records that take no effect."""
+        return len(self.writes) if self.duplicates else None
+
+    @property
+    def dead_letter_edge(self) -> int | None:
+        """The edge of records that cannot be processed; it is the last one."""
+        return len(self.topics) - 1 if self.dead_letters else None
 
     @property
     def kafka_topics(self) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ from delivery.kafka.partitioner import partitions_of
 from delivery.kafka.port import Topic
 from delivery.life import points
 from delivery.life.change import Change, LaneChange
-from delivery.life.deeds import bring_in, drain, ids_of, parts_of, put_apart
+from delivery.life.deeds import bring_in, continued, drain, ids_of, parts_of, put_apart
 from delivery.life.rename import moved_row
 from delivery.life.survey import Surveyed, front_of, survey
 from delivery.life.undertaking import Hands, Undertaking, undertake
@@ -62,13 +62,13 @@ class _Plan:
         moves: lanes that go on under other names.
         others: lanes that end, or begin, without a counterpart.
         internal: name of the topic in between.
-        letters: the edge of dead letters, which re-keying has too; nothing if it has none.
+        aside: the topics of duplicates and dead letters, which re-keying has too.
     """
 
     moves: dict[str, str]
     others: list[str]
     internal: str
-    letters: tuple[TopicId, ...] = ()
+    aside: tuple[TopicId, ...] = ()
 
 
 def change_dedup(
@@ -77,7 +77,7 @@ def change_dedup(
     to: To,
     make: Callable[[str], Topic],
     *,
-    dead_letters: bool = False,
+    aside: Sequence[str] = (),
     perform: bool = False,
 ) -> Change:
     """Let a stage deduplicate otherwise.
@@ -87,7 +87,7 @@ def change_dedup(
         stage: "stage" or "pipeline/stage".
         to: "partition" or "topic", as its declaration says from now on.
         make: creates the internal topic, or returns the one that is there.
-        dead_letters: whether it is declared with dead letters; what re-keys for it has the same.
+        aside: which outputs it has for what is put aside; what re-keys for it has the same.
         perform: whether it is done.
 
     Raises:
@@ -97,8 +97,8 @@ def change_dedup(
     found = survey(hands.catalog, stage, _OP)
     front = front_of(hands.catalog, found, _OP)
     stages = [found] if front is None else [found, front]
-    told = [("to", to)] + ([("dead-letters", "yes")] if dead_letters else [])
-    work = undertake(hands, stages, "change-dedup", told)
+    words = [("to", to), *((name, "yes") for name in aside)]
+    work = undertake(hands, stages, "change-dedup", words)
     if found.is_wrapped or found.stage.endswith(".by-id"):
         raise _refused(found, "it is no stage that can be declared so; name the stage itself")
     if _is_so(found, front, to):
@@ -109,7 +109,7 @@ def change_dedup(
             means=(f"it deduplicates so already: dedup={to!r}",),
         )
     if to == "topic":
-        plan = _to_topic(found, work, dead_letters=dead_letters)
+        plan = _to_topic(found, work, len(aside))
         _refuse_used(hands, found, plan, work)
         if perform:
             _perform_topic(work, found, plan, make(plan.internal))
@@ -143,7 +143,7 @@ def _is_so(found: Surveyed, front: Surveyed | None, to: To) -> bool:
 # To a whole topic -----------------------------------------------------------------------------
 
 
-def _to_topic(found: Surveyed, work: Undertaking, *, dead_letters: bool) -> _Plan:
+def _to_topic(found: Surveyed, work: Undertaking, aside: int) -> _Plan:
     internal = f"{found.pipeline}.{found.stage}.by-id"
     moves = {
         lane: f"{found.name}.by-id/{name_of(lane).reads}"
@@ -152,13 +152,11 @@ def _to_topic(found: Surveyed, work: Undertaking, *, dead_letters: bool) -> _Pla
     }
     if not moves:
         raise _refused(found, "it has no lanes that run")
-    letters: tuple[TopicId, ...] = ()
-    if dead_letters:
-        writes = _row(work.hands, min(moves)).head.writes
-        if not writes:
-            raise _refused(found, "it writes nothing, and so has no dead letters")
-        letters = writes[-1:]  # they are the last edge of every stage
-    return _Plan(moves=moves, others=[], internal=internal, letters=letters)
+    writes = _row(work.hands, min(moves)).head.writes
+    if len(writes) < aside:
+        raise _refused(found, f"it has {len(writes)} outputs, and {aside} of them said to be apart")
+    # They are the last edges of every stage, in this order.
+    return _Plan(moves=moves, others=[], internal=internal, aside=writes[len(writes) - aside :])
 
 
 def _perform_topic(work: Undertaking, found: Surveyed, plan: _Plan, internal: Topic) -> None:
@@ -173,10 +171,10 @@ def _perform_topic(work: Undertaking, found: Surveyed, plan: _Plan, internal: To
             _succeed(work, plan.moves[lane], _row(hands, lane), parts_of(hands, lane))
         behind = _begin_behind(work, found, plan, internal)
         for lane in lanes:
-            writes = (internal.id, *plan.letters)
-            work.conclude(plan.moves[lane], partial(_as, _row(hands, lane).head, writes, 0))
+            writes = (internal.id, *plan.aside)
+            work.conclude(plan.moves[lane], partial(continued, _row(hands, lane).head, writes, 0))
         for name, head in behind.items():
-            work.conclude(name, partial(_as, head, head.writes, 0))
+            work.conclude(name, partial(continued, head, head.writes, 0))
     for lane in lanes:
         work.conclude(lane, last=Kind.REKEYED)
 
@@ -273,7 +271,7 @@ def _perform_partition(work: Undertaking, found: Surveyed, plan: _Plan) -> None:
         time = max((head.lane_time_ms for head in behind), default=0)
         writes = behind[0].writes if behind else ()
         for lane, name in sorted(plan.moves.items()):
-            work.conclude(name, partial(_as, _row(hands, lane).head, writes, time))
+            work.conclude(name, partial(continued, _row(hands, lane).head, writes, time))
     # Those in front last: while one of them rests for this, it is known to be under way.
     for lane in (*sorted(plan.others), *sorted(plan.moves)):
         work.conclude(lane, last=Kind.REKEYED)
@@ -322,19 +320,6 @@ def _succeed(work: Undertaking, name: str, row: LaneRow, parts: Sequence[Part]) 
 def _external(ids: Ids, time_ms: int) -> list[Part]:
     """Return ids as external ones of a lane time."""
     return [Part(Bucket.at(Origin.EXTERNAL, time_ms), to_raw(ids))] if len(ids) else []
-
-
-def _as(model: Head, writes: tuple[TopicId, ...], time_ms: int, head: Head) -> Head:
-    """Return a head that goes on where another one stands."""
-    return replace(
-        head,
-        frontier=model.frontier,
-        topics=model.topics,
-        writes=writes,
-        read_seqs=model.read_seqs,
-        lane_time_ms=max(head.lane_time_ms, model.lane_time_ms, time_ms),
-        minted_at_ms=max(head.minted_at_ms, model.minted_at_ms),
-    )
 
 
 def _reads(row: LaneRow, topic: str) -> bool:

@@ -1,6 +1,6 @@
 """What is done to a lane while it rests: each deed may be done again, and ends where it would have.
 
-What it is: `drain`, `put_apart`, `forget`, `as_brought_in`, `bring_in`, `copy`.
+What it is: `drain`, `put_apart`, `forget`, `as_brought_in`, `bring_in`, `copy`, `continued`.
 What it must not know: why it is done.
 
 Invariants:
@@ -26,7 +26,18 @@ from dedup.collect import Keep, collect
 from dedup.errors import Corrupt, InvalidUsage, Unavailable
 from dedup.expiry import WINDOW_MS_MAX
 from dedup.formats.segment import Bucket, Part, segment_chunks, whole_segment
-from dedup.model import Ack, Attempt, Frontier, Head, LaneRow, Seal, SegmentList, Slot, merged_reads
+from dedup.model import (
+    Ack,
+    Attempt,
+    Frontier,
+    Head,
+    LaneRow,
+    Seal,
+    SegmentList,
+    Slot,
+    TopicId,
+    merged_reads,
+)
 from dedup.seeding import SEED_IDS_MAX, Gathering
 from delivery.batch import Emissions
 from delivery.life import points
@@ -37,6 +48,7 @@ from delivery.sinks import close_sink
 __all__ = [
     "as_brought_in",
     "bring_in",
+    "continued",
     "copy",
     "drain",
     "forget",
@@ -311,4 +323,17 @@ def _gone(lane: str, what: str) -> Corrupt:
         lane,
         f"{what} are not there; nothing was changed: stop everything that uses this catalog, keep a "
         "copy, and restore a backup",
+    )
+
+
+def continued(model: Head, writes: tuple[TopicId, ...], time_ms: int, head: Head) -> Head:
+    """Return a head that goes on where another one stands."""
+    return replace(
+        head,
+        frontier=model.frontier,
+        topics=model.topics,
+        writes=writes,
+        read_seqs=model.read_seqs,
+        lane_time_ms=max(head.lane_time_ms, model.lane_time_ms, time_ms),
+        minted_at_ms=max(head.minted_at_ms, model.minted_at_ms),
     )

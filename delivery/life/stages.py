@@ -93,7 +93,13 @@ class Life:
             return accept_topic(hands, topic, writers=writers, perform=perform)
 
     def change_dedup(
-        self, stage: str, to: To, *, dead_letters: bool = False, perform: bool = False
+        self,
+        stage: str,
+        to: To,
+        *,
+        dead_letters: bool = False,
+        duplicates: bool = False,
+        perform: bool = False,
     ) -> Change:
         """Let a stage deduplicate otherwise; see `delivery.life.dedup`."""
         with self._hands() as (hands, client):
@@ -101,7 +107,9 @@ class Life:
             def make(name: str) -> Topic:
                 return client.create(name, TopicSettings(partitions=REKEYED_PARTITIONS))
 
-            return change_dedup(hands, stage, to, make, dead_letters=dead_letters, perform=perform)
+            asked = {"duplicates": duplicates, "dead-letters": dead_letters}
+            aside = [name for name, wanted in asked.items() if wanted]
+            return change_dedup(hands, stage, to, make, aside=aside, perform=perform)
 
     def leave(self, stage: str, *, group: str | None = None, perform: bool = False) -> Change:
         """Let a job without this library go on where a stage stands; see `delivery.life.leave`.

@@ -76,6 +76,9 @@ class DictIndex:
         found = [self.known.has(raw(one), None if at == EXTERNAL else at) for one, at in asked]
         return np.array(found, dtype=np.bool_)
 
+    def first_seen(self, ids):
+        return [None] * len(ids)
+
     def digests_of(self, ids):
         found = [self.known.external.get(raw(one)) for one in ids]
         known = np.array([one is not None for one in found], dtype=np.bool_)

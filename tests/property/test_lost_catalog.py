@@ -17,6 +17,7 @@ from delivery.operate.repair.found import Lost, Terms
 from delivery.operate.repair.lost import perform, survey
 from delivery.protocol import messages as m
 from delivery.records import Output, Record
+from delivery.stage import Policy
 from tests.unit.house import House
 from tests.unit.memory_kafka import MemoryClient
 
@@ -38,6 +39,7 @@ class Shop:
             writes=("out",),
             call=lambda record: record,
             named="header:id",
+            duplicates="again",
         ),
         StageSpec(
             pipeline="shop", name="ship", reads="out", writes=("end",), call=lambda record: record
@@ -47,6 +49,7 @@ class Shop:
 
     def __post_init__(self) -> None:
         self.house.broker.create("end")
+        self.house.broker.create("again")
 
     def price(self, record: Record) -> list[Output]:
         """None, one or two outputs, each new."""
@@ -65,7 +68,15 @@ class Shop:
     def processes(self) -> list[tuple[str, object]]:
         house = self.house
         return [
-            ("in", house.runner(PRICE, call=self.price)),
+            (
+                "in",
+                house.runner(
+                    PRICE,
+                    call=self.price,
+                    writes=("out", "again"),
+                    policy=Policy(duplicate_edge=1),
+                ),
+            ),
             (
                 "out",
                 house.runner(SHIP, reads="out", writes=("end",), senders=(PRICE,), call=self.price),
@@ -175,6 +186,20 @@ def test_nothing_is_doubled_and_nothing_lost_that_can_be_known(rounds, last):
     if known:
         assert shop.effects("end").keys() == {n for n in shop.written if n % 5}
         assert shop.house.proved() == []
+
+
+def test_a_repeat_that_was_told_does_not_stand_for_an_output_that_was_not_sent():
+    """Both are of one seal; its process died between the two, and then the catalog was lost."""
+    shop = Shop()
+    shop.write([1, 1, 2])
+    shop.run_all(3)
+    assert len(shop.house.sent("again")) == 1
+    for topic in ("out", "end"):
+        shop.house.broker.partitions[shop.house.source(topic)] = ()
+    shop.lose(frozenset({PRICE, SHIP}))
+    shop.rebuild(0, Terms())
+    shop.run_all(3)
+    assert {n: len(ids) for n, ids in shop.effects("end").items()} == {1: 1, 2: 1}
 
 
 def test_the_kit_makes_effects_at_all():

@@ -135,7 +135,14 @@ class House:
         policy = ports.get("policy")
         letters = policy is not None and policy.dead_letter_edge is not None
         judge = Judge(
-            catalog, index, named, lambda: senders, logs=logs, payloads=payloads, letters=letters
+            catalog,
+            index,
+            named,
+            lambda: senders,
+            logs=logs,
+            payloads=payloads,
+            letters=letters,
+            repeats=policy is not None and policy.duplicate_edge is not None,
         )
         return LaneRunner(lane, catalog=catalog, judge=judge, **given)
 

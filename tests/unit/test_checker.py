@@ -215,6 +215,7 @@ ALLOWED = {
         "dataclasses",
         "enum",
         "functools",
+        "json",
         "struct",
         "typing",
     ),

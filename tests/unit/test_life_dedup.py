@@ -21,7 +21,7 @@ INTERNAL = "shop.price.by-id"
 BEHIND = [f"shop/price/{INTERNAL}-{number}" for number in (0, 1)]
 
 
-def change(it, to: str, **more: bool) -> None:
+def change(it, to: str, aside: tuple[str, ...] = ()) -> None:
     client = MemoryClient(it.catalog.store.house.broker)
 
     def make(name: str) -> Topic:
@@ -30,7 +30,7 @@ def change(it, to: str, **more: bool) -> None:
             broker.create(name, partitions=2)
         return client.describe([name])[name]
 
-    change_dedup(it, "price", to, make, perform=True, **more)
+    change_dedup(it, "price", to, make, aside=aside, perform=True)
 
 
 def changed(house: House, to: str) -> None:
@@ -99,7 +99,7 @@ def test_to_a_whole_topic_killed_anywhere():
 
 
 def test_with_dead_letters_what_rekeys_has_them_too():
-    for house in killed_everywhere(furnish, lambda it: change(it, "topic", dead_letters=True)):
+    for house in killed_everywhere(furnish, lambda it: change(it, "topic", ("dead-letters",))):
         out, internal = house.broker.names["out"], house.broker.names[INTERNAL]
         assert house.catalog().load(FRONT).head.writes == (internal, out), "the last edge of all"
         assert {house.catalog().load(lane).head.writes for lane in BEHIND} == {(out,)}

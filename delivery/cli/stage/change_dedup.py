@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="The stage is declared with dead_letters=..., which re-keying in front of it then has too.",
 )
+@click.option("--duplicates", is_flag=True, help="The same for duplicates=...")
 @change_verb
 def command(
     out: Output,
@@ -36,6 +37,7 @@ def command(
     stage: str,
     to: Literal["partition", "topic"],
     dead_letters: bool,
+    duplicates: bool,
     yes: bool,
 ) -> None:
     """Let STAGE of the catalog at URL deduplicate by PARTITION, or a whole TOPIC by re-keying.
@@ -43,4 +45,5 @@ def command(
     A dry run by default. It goes on where it stands, with its ids; declare it with the new `dedup`
     from then on. Killed, it is finished by running it again.
     """
-    told(out, life.change_dedup(stage, to, dead_letters=dead_letters, perform=yes))
+    aside = {"dead_letters": dead_letters, "duplicates": duplicates}
+    told(out, life.change_dedup(stage, to, **aside, perform=yes))

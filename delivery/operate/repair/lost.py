@@ -190,7 +190,10 @@ class _Survey:
         ids = frozenset(output.id for output in outputs)
         unique = list({output.id: output for output in outputs}.values())
         sights = look(
-            self._cluster, unique, {lane: (source, ids) for lane, source in wanted.items()}
+            self._cluster,
+            unique,
+            {lane: (source, ids) for lane, source in wanted.items()},
+            None if spec.duplicate_edge is None else outputs[spec.duplicate_edge].id,
         )
         for lane in wanted:
             sight = sights.lanes.get(lane)
@@ -213,7 +216,7 @@ class _Survey:
         source, done = sight.source, sight.parents()
         bounds = self._cluster.bounds(topic)
         low, high = bounds.low.at(source) or 0, bounds.high.at(source) or 0
-        end = int(done[-1]) + 1
+        end = int(done[-1]) + 1 if len(done) else low
         if end > high:
             raise _made_anew(topic, lane, end, high)
         sources = [one for output in edges.outputs for one in output.sources]
@@ -221,7 +224,7 @@ class _Survey:
         if certain is None or spec.name in self._terms.skip:
             certain = end
         elif spec.start == "latest" or spec.name in self._terms.late:
-            certain = max(certain, int(done[0]))
+            certain = max(certain, int(done[0]) if len(done) else end)
         now_ms = time.time_ns() // 1_000_000
         found = recall(
             self._cluster.read(

@@ -75,6 +75,10 @@ class _Nothing:
         """Say No."""
         return np.zeros(len(ids), dtype=np.bool_)
 
+    def first_seen(self, ids: Ids) -> list[None]:
+        """Know of none."""
+        return [None] * len(ids)
+
     def digests_of(self, ids: Ids) -> tuple[Mask, npt.NDArray[np.uint16]]:
         """Know no payload."""
         return self.decided(ids, np.empty(0, dtype=np.int64)), np.zeros(len(ids), dtype=np.uint16)

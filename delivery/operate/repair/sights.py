@@ -112,6 +112,7 @@ class Sight:
             for seal in self._seals.values()
             if seal.minted_at_ms > time_ms
             for parents in seal.parents
+            if len(parents)
         ]
         return min(later, default=None)
 
@@ -176,6 +177,7 @@ def look(
     cluster: Cluster,
     topics: Iterable[Topic],
     lanes: Mapping[str, tuple[Source, frozenset[TopicId]]],
+    told: TopicId | None = None,
 ) -> Sights:
     """Read topics and return what they show of lanes.
 
@@ -183,6 +185,8 @@ def look(
         cluster: where they are.
         topics: output topics.
         lanes: by name, each with the partition it reads and the topics it writes.
+        told: the topic of duplicates: what is there says that a seal was, and nothing of inputs
+            that took effect. A repeat may have been sent, and not yet the output of the first one.
     """
     found: dict[str, Sight] = {}
     ends: list[tuple[Source, int]] = []
@@ -195,7 +199,7 @@ def look(
         for batch in cluster.read(topic, bounds.low, bounds.high):
             counts[batch.source] += len(batch)
             begun.setdefault(batch.source, int(batch.timestamps_ms[0]))
-            _take(found, lanes, batch)
+            _take(found, lanes, batch, effects=topic.id != told)
         low = dict(bounds.low)
         for source, end in bounds.high:
             ends.append((source, end))
@@ -211,6 +215,8 @@ def _take(
     found: dict[str, Sight],
     lanes: Mapping[str, tuple[Source, frozenset[TopicId]]],
     batch: Batch,
+    *,
+    effects: bool,
 ) -> None:
     columns = decode_headers([_own(headers) for headers in batch.headers])
     for number, mark in enumerate(columns.marks):
@@ -221,6 +227,7 @@ def _take(
         parents = columns.offsets[rows]
         if len(parents):
             sight = found.setdefault(mark.sender, Sight(source))
+            parents = parents if effects else _NONE
             sight.add(mark.incarnation, mark.seq, mark.minted_at_ms, parents)
 
 

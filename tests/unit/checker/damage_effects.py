@@ -165,6 +165,12 @@ def output_of_a_duplicate(world: World) -> None:
     orphan(world, FIRST, 3, (0, 15))
 
 
+@found(Kind.REPEAT)
+def output_that_tells_of_a_duplicate_what_does_not_hold(world: World) -> None:
+    said = (("delivery-duplicate", b'{"reason": "remnant", "lane": "%s"}' % FIRST.encode()),)
+    orphan(world, FIRST, 3, (0, 15), said)
+
+
 @found(Kind.TARGET)
 def output_to_a_partition_that_is_not(world: World) -> None:
     world.put_rows(FIRST, 3, lambda rows: [*rows, rows[0]._replace(partition=9)])

@@ -50,7 +50,7 @@ from delivery.judge import Judge
 from delivery.outputs import Origin as Bundle
 from delivery.outputs import encode_outputs
 from delivery.protocol import messages as m
-from delivery.records import Output, Record
+from delivery.records import Headers, Output, Record
 from delivery.runner import LaneRunner
 from delivery.stage import Function, Policy
 from sinks.memory import MemoryEmitter
@@ -334,14 +334,16 @@ def learn(world: World, lane: str, seq: int, read: int) -> None:
     world.put_head(lane, read_seqs=learned)
 
 
-def orphan(world: World, lane: str, seq: int, parent: tuple[int, int]) -> None:
+def orphan(world: World, lane: str, seq: int, parent: tuple[int, int], said: Headers = ()) -> None:
     """Let an output of a seal, stored and sent, come from another input than it did."""
     source, offset = world.sent(lane, seq)
     record = world.broker.partitions[source][offset]
     header = our(record)
-    headers = (*record.headers[:-1], (NAME, encode_header(replace(header, parent=parent))))
+    ours = (NAME, encode_header(replace(header, parent=parent)))
+    headers = (*record.headers[:-1], *said, ours)
+    output = Output(record.value, record.key, headers[:-1])
     rows = [
-        row._replace(parent=parent) if row.parent == header.parent else row
+        row._replace(parent=parent, output=output) if row.parent == header.parent else row
         for row in world.rows(lane, seq)
     ]
     world.put_record(source, offset, record._replace(headers=headers))
