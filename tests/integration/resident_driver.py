@@ -59,6 +59,38 @@ def picky(record: Record) -> Record:
     return record
 
 
+def total(record: Record) -> Any:
+    """Add up an order, of the schema that we know."""
+    told = record.json()
+    if told.get("as_it_is"):
+        return record
+    prices = sum(line["price"] for line in told["lines"])
+    return record.replace(value={"total": prices, "nonce": uuid.uuid4().hex})
+
+
+def marked(record: Record) -> Any:
+    """Draw a number, whatever the record says."""
+    return record.replace(value=uuid.uuid4().bytes)
+
+
+def meet(record: Record) -> Iterator[Any]:
+    """Wait until two others are in here as well, or have been once; say how many there were."""
+    if record.json()["id"] == 7:
+        raise ValueError("unlucky")
+    # It travels by value, without a condition; every copy of it has a meeting of its own.
+    fresh = (threading.Condition(), {"now": 0, "most": 0})
+    meeting, inside = globals().setdefault("_meeting", fresh)
+    with meeting:
+        inside["now"] += 1
+        inside["most"] = max(inside["now"], inside["most"])
+        meeting.notify_all()
+        # A bundle may be too small for company; what counts is that some meet.
+        meeting.wait_for(lambda: inside["most"] >= 3, timeout=2)
+        inside["now"] -= 1
+        most = inside["most"]
+    yield record.replace(value={"together": most})
+
+
 def locked(record: Record) -> Record:
     """Hold on to what cannot travel."""
     with LOCK:
@@ -67,7 +99,7 @@ def locked(record: Record) -> Record:
 
 LOCK = threading.Lock()
 CALLS: dict[str, Callable[..., Any]] = {
-    f.__name__: f for f in (price, ship, where, stuck, picky, locked)
+    f.__name__: f for f in (price, ship, where, stuck, picky, locked, total, marked, meet)
 }
 
 

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-)
 
 from connectors.kafka import KafkaReader
 from delivery.kafka.opening import LIBRARIES, open_client
 from delivery.kafka.port import Bounds, Client, Topic, TopicSettings
 from delivery.ports import Frontier
 from delivery.services.kafka import Kafka
+from tests.integration.holes_kit import ABORTED, compacted_topic, transact, transactional
 from tests.integration.kafka_kit import ARRIVAL_SECONDS_MAX, Drained, Sent, drain, emissions, take
-
-ABORTED = 300
-CLEANED_SECONDS_MAX = 60.0
 
 
 @pytest.fixture(params=LIBRARIES)
@@ -39,21 +30,7 @@ def topic(client: Client, unique: Callable[[str], str]) -> Topic:
 
 @pytest.fixture
 def publisher(kafka: Kafka, unique: Callable[[str], str]) -> Producer:
-    """A publisher that uses transactions, as others may."""
-    made = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": unique("txn")})
-    made.init_transactions(ARRIVAL_SECONDS_MAX)
-    return made
-
-
-def transact(publisher: Producer, topic: Topic, values: list[bytes], *, commit: bool) -> None:
-    publisher.begin_transaction()
-    for value in values:
-        publisher.produce(topic.name, value, partition=0)
-    if commit:
-        publisher.commit_transaction(ARRIVAL_SECONDS_MAX)
-    else:
-        assert publisher.flush(ARRIVAL_SECONDS_MAX) == 0
-        publisher.abort_transaction(ARRIVAL_SECONDS_MAX)
+    return transactional(kafka, unique("txn"))
 
 
 def settled(client: Client, topic: Topic, end: int) -> Bounds:
@@ -69,10 +46,10 @@ def test_positions_move_over_aborted_records_and_markers(
     client: Client, topic: Topic, publisher: Producer
 ) -> None:
     (source,) = topic.sources
-    transact(publisher, topic, [b"a", b"b"], commit=True)
-    transact(publisher, topic, [b"never"] * ABORTED, commit=False)
-    transact(publisher, topic, [b"c"], commit=True)
-    transact(publisher, topic, [b"never"] * ABORTED, commit=False)
+    transact(publisher, topic.name, [b"a", b"b"], commit=True)
+    transact(publisher, topic.name, [b"never"] * ABORTED, commit=False)
+    transact(publisher, topic.name, [b"c"], commit=True)
+    transact(publisher, topic.name, [b"never"] * ABORTED, commit=False)
     # Two records and a marker; the aborted ones and a marker; one and a marker; the same again.
     end = 3 + ABORTED + 1 + 2 + ABORTED + 1
     bounds = settled(client, topic, end)
@@ -93,7 +70,7 @@ def test_a_range_of_nothing_but_holes_is_read(
     client: Client, topic: Topic, publisher: Producer
 ) -> None:
     (source,) = topic.sources
-    transact(publisher, topic, [b"never"] * ABORTED, commit=False)
+    transact(publisher, topic.name, [b"never"] * ABORTED, commit=False)
     drained = Drained({source: []}, {})
     reader = KafkaReader(client, topic.name)
     take(drained, reader.read(Frontier.of([(source, 0)]), Frontier.of([(source, ABORTED + 1)])))
@@ -136,45 +113,7 @@ def test_nothing_of_an_open_transaction_is_read_or_counted(
 
 @pytest.fixture(scope="module")
 def compacted(kafka: Kafka) -> str:
-    """A topic of which compaction took nearly all; returns its name."""
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    hurry = ConfigEntry(
-        "log.cleaner.backoff.ms", "200", incremental_operation=AlterConfigOpType.SET
-    )
-    broker = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[hurry])
-    for done in admin.incremental_alter_configs([broker]).values():
-        done.result(ARRIVAL_SECONDS_MAX)
-    name = f"compacted_{uuid.uuid4().hex[:12]}"
-    settings = TopicSettings(
-        more={
-            "cleanup.policy": "compact",
-            "min.cleanable.dirty.ratio": "0.01",
-            "segment.ms": "100",
-            "delete.retention.ms": "0",
-        }
-    )
-    with open_client(kafka.bootstrap) as client:
-        client.create(name, settings)
-    publisher = Producer({"bootstrap.servers": kafka.bootstrap})
-    for number in range(500):
-        publisher.produce(name, b"%d" % number, key=b"k%d" % (number % 3), partition=0)
-    assert publisher.flush(ARRIVAL_SECONDS_MAX) == 0
-    deadline = time.monotonic() + CLEANED_SECONDS_MAX
-    with open_client(kafka.bootstrap) as client:
-        topic = client.describe([name])[name]
-        while count(client, topic) > 50:
-            assert time.monotonic() < deadline, "the cleaner did not come"
-            # Only a segment that is no longer written to is cleaned; a record too late rolls it.
-            publisher.produce(name, b"later", key=b"roll", partition=0)
-            assert publisher.flush(ARRIVAL_SECONDS_MAX) == 0
-    return name
-
-
-def count(client: Client, topic: Topic) -> int:
-    """Count the records that are left."""
-    bounds = client.bounds(topic.name, topic.sources)
-    reader = KafkaReader(client, topic.name)
-    return sum(len(fetched.batch) for fetched in reader.read(bounds.low, bounds.high))
+    return compacted_topic(kafka)
 
 
 def test_positions_move_over_what_compaction_took(client: Client, compacted: str) -> None:

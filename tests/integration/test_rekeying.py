@@ -10,15 +10,18 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from kafka import KafkaProducer
 
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.open import open_store
 from delivery import Delivery
+from delivery.header import decode_header
 from delivery.kafka.opening import open_client
-from delivery.records import Output, Record
+from delivery.kafka.port import TopicSettings
+from delivery.records import RECORD_BYTES_MAX, Output, Record
 from delivery.services.kafka import Kafka
-from tests.integration.kafka_kit import Sent
+from tests.integration.kafka_kit import ARRIVAL_SECONDS_MAX, Sent
 from tests.integration.work_kit import Bench, named
 
 PARTITIONS = 4
@@ -143,3 +146,51 @@ def test_a_window_behind_re_keying_is_measured_on_the_slowest_partition(bench, k
     bench.work()
     seen = Counter(record.value.partition(b"/")[0] for record in bench.records(out))
     assert seen[b"x"] == 2, "its window is long past, and it is held no more"
+def test_what_cannot_be_rekeyed_is_a_dead_letter_like_what_cannot_be_counted(bench, unique):
+    """In front of the stage as in it: without a name, or too large to be passed on."""
+    clicks, out, dead = unique("clicks"), unique("counted"), unique("dead")
+    more = {"max.message.bytes": str(2 * RECORD_BYTES_MAX)}
+    bench.client.create(clicks, TopicSettings(partitions=PARTITIONS, more=more))
+    bench.create(out, 2)
+    bench.create(dead, 3)
+    again = unique("again")
+    bench.create(again, 2)
+
+    def picky(record: Record) -> Output:
+        if record.json()["id"] == 3:
+            raise ValueError("unlucky")
+        return Output(value=record.value, key=uuid.uuid4().bytes)
+
+    declared = {"reads": clicks, "writes": out, "dead_letters": dead, "id_from": "json:id"}
+    bench.delivery.stage(name="count", dedup="topic", duplicates=again, **declared)(picky)
+    good = [b'{"id": %d}' % number for number in range(9)]
+    bad = [b"{", b"[1]", b'{"id": "\xff"}']
+    large = b'{"id": 100, "pad": "%s"}' % (b"x" * RECORD_BYTES_MAX)
+    values = [*good, *bad, large]
+    publisher = Producer(
+        {
+            "bootstrap.servers": bench.delivery.kafka,
+            "message.max.bytes": 2 * RECORD_BYTES_MAX,
+        }
+    )
+    for times in range(2):
+        for number, value in enumerate(values):
+            publisher.produce(clicks, value, partition=(number + times) % PARTITIONS)
+    assert publisher.flush(ARRIVAL_SECONDS_MAX) == 0
+    counters = bench.work()
+    assert bench.proved() == []
+    assert sorted(record.value for record in bench.records(out)) == sorted(good[:3] + good[4:])
+    letters = bench.records(dead)
+    whole = Counter(letter.value for letter in letters if not letter.header("delivery-truncated"))
+    assert whole == Counter({good[3]: 1} | dict.fromkeys(bad, 2)), "places name what nothing names"
+    repeats = Counter(record.value for record in bench.records(again))
+    assert repeats == Counter(good), "dropped in front or behind, each copy is told once"
+    cut = [letter for letter in letters if letter.header("delivery-truncated")]
+    assert len(cut) == 2, "re-keying knows a repeat in the next stage only, by the id it keeps"
+    assert len({decode_header(letter.header("delivery")).id for letter in cut}) == 1
+    assert len({letter.source.partition for letter in cut}) == 1
+    assert counters["dead_letter"] == len(letters)
+    # Who seeds a stage with what is there meets the same records, and passes over them.
+    bench.delivery.stage(name="later", **declared)(counted)
+    seeded = bench.delivery.seed("later", topic=clicks, start="latest")
+    assert (seeded.ids, seeded.unnamed) == (2 * len([*good, large]), 2 * len(bad))
