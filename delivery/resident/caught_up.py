@@ -7,6 +7,7 @@ Invariants:
     A stage is waited for after those that write what it reads, so that what they delivered counts
     as available for it.
     Delivered means acknowledged, by whomever.
+    Who waits outlasts servers as the pipeline does: while it runs, they are asked again.
 """
 
 from __future__ import annotations
@@ -14,14 +15,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
+from typing import TypeVar
 
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.open import open_catalog
+from dedup.errors import Indeterminate, Unavailable
 from dedup.model import Source
 from delivery.host.spec import Plan, StageSpec
 from delivery.kafka.opening import open_client
+from delivery.kafka.port import Client
 
 __all__ = ["downstream", "wait_until_delivered"]
+
+_T = TypeVar("_T")
 
 #: How often the catalog is asked: each lane that is not done costs a read.
 POLL_SECONDS = 0.1
@@ -35,23 +42,34 @@ def wait_until_delivered(plan: Plan, still_running: Callable[[], None]) -> None:
         still_running: called again and again; raises if there is nobody left to wait for.
 
     Raises:
-        DeliveryError: topics or catalog cannot be asked.
+        DeliveryError: topics or catalog cannot be what is asked for; that they are away is waited for.
     """
-    catalog = open_catalog(plan.catalog)
     pause = threading.Event()
+
+    def answered(ask: Callable[[], _T]) -> _T:
+        while True:
+            try:
+                return ask()
+            except (Unavailable, Indeterminate):
+                still_running()
+                pause.wait(POLL_SECONDS)
+
+    catalog = answered(lambda: open_catalog(plan.catalog))
     with (
         closing(catalog.store),
         open_client(plan.kafka, plan.options, plan.client) as client,
     ):
         for spec in downstream(plan.stages):
-            topic = client.describe([spec.reads])[spec.reads]
-            ends = client.bounds(spec.reads, topic.sources).high
-            goals = [
-                _Goal(spec.lane(source), source, ends.at(source) or 0) for source in topic.sources
-            ]
-            while goals := [goal for goal in goals if not goal.reached(catalog)]:
-                still_running()
-                pause.wait(POLL_SECONDS)
+            for goal in answered(partial(_goals, client, spec)):
+                while not answered(partial(goal.reached, catalog)):
+                    still_running()
+                    pause.wait(POLL_SECONDS)
+
+
+def _goals(client: Client, spec: StageSpec) -> list[_Goal]:
+    topic = client.describe([spec.reads])[spec.reads]
+    ends = client.bounds(spec.reads, topic.sources).high
+    return [_Goal(spec.lane(source), source, ends.at(source) or 0) for source in topic.sources]
 
 
 class _Goal:

@@ -11,8 +11,10 @@ import pytest
 
 from dedup.errors import InvalidUsage
 from delivery.host.spec import Plan, StageSpec
+from delivery.resident.caught_up import wait_until_delivered
 from delivery.resident.channel import Lost
 from delivery.resident.control import Control
+from delivery.resident.query import StoppedError
 from delivery.resident.task import Setup, run
 
 SECONDS_MAX = 60.0
@@ -92,6 +94,19 @@ def test_what_is_wrong_ends_the_task_and_is_told(control, changes):
     assert isinstance(control.failure, InvalidUsage)
     assert task.ended()
     assert task.error is None
+
+
+def test_who_waits_for_everything_to_be_delivered_outlasts_a_catalog_that_is_away(away):
+    plan = Plan(catalog=away, kafka="127.0.0.1:9", stages=(STAGE,))
+    left = [False, True, True]
+
+    def still_running() -> None:
+        if not left.pop():
+            raise StoppedError("nobody is left to wait for")
+
+    with pytest.raises(StoppedError):
+        wait_until_delivered(plan, still_running)
+    assert not left, "it was asked again, and again"
 
 
 def test_a_task_whose_driver_is_gone_ends(control, changes, away):
