@@ -5,7 +5,7 @@ What it must not know: Spark, why an order is given.
 
 Invariants:
     Only tasks of the run that is on are listened to; any other is told to end.
-    A task that comes back under its number replaces the one that was there, which is told to end.
+    A task that comes back under its number replaces the one that was there, which is hung up on.
     What a task had counted when it was last heard of stays counted.
 """
 
@@ -186,8 +186,10 @@ class Control:
             before = self._lines.get(number)
             if before is not None:
                 self._gone(before)
-                with suppress(Lost):
-                    before.link.send({"end": {}})
+                # SUBTLE: not told to end. Spark may have started this one beside it, as a copy of a
+                # task that seems slow: if either ended well, Spark would end the other, and nobody
+                # would run their lanes. So the one before fails.
+                before.link.cut()
             line = _Line(link=link, number=number, name=f"{hello['host']} pid {hello['pid']}")
             self._lines[number] = line
             self.greeted += 1

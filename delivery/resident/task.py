@@ -77,7 +77,7 @@ def run(setup: Setup, number: int) -> Iterator[bytes]:
     """Run the lanes of task `number` until the driver says that it is enough.
 
     Raises:
-        Lost: the driver is gone; Spark may start the task anew.
+        Lost: the driver is gone, or listens to another attempt; Spark may start the task anew.
     """
     calm_collector()
     task = _Task(setup, number)
@@ -147,7 +147,9 @@ class _Task:
                 self.link.send({"failed": document_of(error, _place(error))})
                 return
         if not self._ordered:
-            raise Lost("the driver is gone; the lanes go on wherever it starts next")
+            raise Lost(
+                "the driver is gone, or has another attempt run these lanes; nothing is lost"
+            )
 
     def _work(self) -> Iterator[bytes]:
         worker = Worker(self._setup.plan, self._stop, self._at)
