@@ -15,6 +15,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -34,6 +35,9 @@ CONNECTIONS_MAX = 1000
 #: How often the listener looks whether it is to end.
 ACCEPT_SECONDS = 1.0
 KEY_BYTES = 32
+#: A task that says nothing for so long is named: it tells how it stands once a second, but not
+#: while it waits for user code or for a server.
+SILENT_SECONDS = 30.0
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -46,6 +50,8 @@ class _Line:
     progress: Progress = field(default_factory=Progress)
     #: What it waits for, in words; empty while all is well.
     trouble: str = ""
+    #: When it last said anything.
+    heard: float = field(default_factory=time.monotonic)
     ended: bool = False
 
 
@@ -122,9 +128,14 @@ class Control:
 
     @property
     def troubles(self) -> list[str]:
-        """What tasks are waiting for."""
+        """What tasks are waiting for, and which of them have fallen silent."""
+        now = time.monotonic()
         with self._turn:
-            return [line.trouble for line in self._lines.values() if line.trouble]
+            return [
+                said
+                for line in self._lines.values()
+                if (said := line.trouble or _silence(line, now))
+            ]
 
     def progress(self) -> Progress:
         """Return how all lanes stand, and what was counted since the query began."""
@@ -200,6 +211,7 @@ class Control:
 
     def _heard(self, line: _Line, message: Message) -> None:
         with self._turn:
+            line.heard = time.monotonic()
             if "progress" in message or "ended" in message:
                 line.progress = Progress.of(message.get("progress") or message["ended"])
                 line.trouble = ""
@@ -221,3 +233,15 @@ class Control:
         self._counters.add(Counters(**line.progress.counters))
         if not line.ended:
             LOG.warning("task %d on %s is gone without a word", line.number, line.name)
+
+
+def _silence(line: _Line, now: float) -> str:
+    """Say that a task has been silent for long; nothing if it has not."""
+    seconds = now - line.heard
+    if seconds < SILENT_SECONDS:
+        return ""
+    return (
+        f"task {line.number} on {line.name} has said nothing for {seconds:.0f} s: its code or a "
+        "server is slow, or its process stands still; its lanes wait, nothing is lost: if it will "
+        "not wake, kill that process, and Spark starts the task again"
+    )
