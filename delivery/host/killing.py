@@ -10,8 +10,9 @@ Invariants:
     once, whatever starts again, and a test that creates the markers beforehand and deletes one of
     them while the pipeline runs says when.
     A file `MARKER.victim` may hold `executor` (the JVM that this process works for) or the ids of
-    processes: they die first, then this one. Or it holds `paused`: then nobody dies, and this
-    process stands still until somebody lets it go on.
+    processes: they die first, then this one. Where `paused` stands before that, or alone, nobody
+    dies: they stand still with everything below them, then this process, until somebody lets them
+    go on. The points that this process passes afterwards are written to `MARKER.woken`.
     Death is SIGKILL and standing still is SIGSTOP: nothing is flushed, closed or told.
 """
 
@@ -32,6 +33,8 @@ from delivery.points import POINTS, At
 VARIABLE = "DELIVERY_KILL_AT"
 #: Beside a marker: who dies.
 VICTIM_SUFFIX = ".victim"
+#: Beside a marker: what a process passed after it had stood still.
+WOKEN_SUFFIX = ".woken"
 EXECUTOR = "executor"
 PAUSED = "paused"
 
@@ -43,11 +46,15 @@ def killer(environment: Mapping[str, str] = os.environ) -> At:
         InvalidUsage: it names no point, or no marker.
     """
     markers = dict(_entry(text) for text in environment.get(VARIABLE, "").split(",") if text)
+    woken: list[Path] = []
 
     def at(point: str) -> None:
+        for file in woken:
+            with file.open("a") as passed:
+                passed.write(f"{point}\n")
         marker = markers.get(point)
-        if marker is not None and not marker.exists():
-            _die(point, marker)
+        if marker is not None and not marker.exists() and _die(point, marker):
+            woken.append(marker.with_name(marker.name + WOKEN_SUFFIX))
 
     return at
 
@@ -63,18 +70,22 @@ def _entry(text: str) -> tuple[str, Path]:
     return point, Path(marker)
 
 
-def _die(point: str, marker: Path) -> None:
+def _die(point: str, marker: Path) -> bool:
+    """Die, or stand still; True if somebody let this process go on, False if another was quicker."""
     try:
         file = os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
     except FileExistsError:
-        return  # another process was quicker
+        return False
     os.write(file, f"{point} {os.getpid()}".encode())
     os.close(file)
     words = _words(marker.with_name(marker.name + VICTIM_SUFFIX))
-    for victim in _victims(words):
+    paused = PAUSED in words
+    victims = _victims([word for word in words if word != PAUSED])
+    for victim in _with_all_below(victims) if paused else victims:
         with suppress(ProcessLookupError):
-            os.kill(victim, signal.SIGKILL)
-    os.kill(os.getpid(), signal.SIGSTOP if words == [PAUSED] else signal.SIGKILL)
+            os.kill(victim, signal.SIGSTOP if paused else signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGSTOP if paused else signal.SIGKILL)
+    return True
 
 
 def _words(file: Path) -> list[str]:
@@ -89,4 +100,13 @@ def _victims(words: list[str]) -> list[int]:
     if words == [EXECUTOR]:
         above = psutil.Process().parents()
         return [process.pid for process in above if process.name() == "java"][:1]
-    return [int(word) for word in words if word != PAUSED]
+    return [int(word) for word in words]
+
+
+def _with_all_below(pids: list[int]) -> list[int]:
+    """Return processes and all below them, this one left out: it is the last to stand still."""
+    found = set(pids)
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            found |= {one.pid for one in psutil.Process(pid).children(recursive=True)}
+    return sorted(found - {os.getpid()})

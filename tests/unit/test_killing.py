@@ -1,0 +1,79 @@
+"""A process stands still at a named point, with whoever was named and all below; awake, it says so."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from delivery.host.killing import PAUSED, VARIABLE, VICTIM_SUFFIX, WOKEN_SUFFIX
+from delivery.points import SEAL_REPLY_LOST, STORED_NOT_SEALED
+
+SECONDS_MAX = 60.0
+#: Passes two points once it is told to, and ends.
+VICTIM = """
+import sys
+from delivery.host.killing import killer
+at = killer()
+sys.stdin.readline()
+at({first!r})
+at({second!r})
+"""
+#: Has a child, says so, and waits.
+PARENT = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+print(child.pid, flush=True)
+input()
+"""
+
+
+@pytest.fixture
+def parent() -> Iterator[psutil.Process]:
+    command = [sys.executable, "-c", PARENT]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        found = psutil.Process(process.pid)
+        below = found.children(recursive=True)
+        yield found
+        for one in (*below, found):
+            one.kill()
+
+
+def test_it_stands_still_with_all_below_another_and_says_what_it_passed_when_awake(
+    parent: psutil.Process, tmp_path: Path
+) -> None:
+    marker = tmp_path / "asleep"
+    marker.with_name(marker.name + VICTIM_SUFFIX).write_text(f"{PAUSED} {parent.pid}")
+    program = VICTIM.format(first=STORED_NOT_SEALED, second=SEAL_REPLY_LOST)
+    environment = os.environ | {VARIABLE: f"{STORED_NOT_SEALED}:{marker}"}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, env=environment
+    ) as victim:
+        watchdog = threading.Timer(SECONDS_MAX, victim.kill)
+        watchdog.start()
+        assert victim.stdin is not None
+        victim.stdin.write(b"\n")
+        victim.stdin.close()
+        # Told by the kernel, as it tells a shell: stopped, not ended.
+        _, status = os.waitpid(victim.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        assert marker.read_text() == f"{STORED_NOT_SEALED} {victim.pid}"
+        others = [parent, *parent.children(recursive=True)]
+        assert len(others) == 2
+        assert {one.status() for one in others} == {psutil.STATUS_STOPPED}
+        woken = marker.with_name(marker.name + WOKEN_SUFFIX)
+        assert not woken.exists()
+
+        psutil.Process(victim.pid).resume()
+        assert victim.wait() == 0
+        watchdog.cancel()
+        assert woken.read_text().split() == [SEAL_REPLY_LOST]
