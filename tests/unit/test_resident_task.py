@@ -117,6 +117,19 @@ def test_a_task_whose_driver_is_gone_ends(control, changes, away):
     assert isinstance(task.error, Lost)
 
 
+def test_of_two_attempts_at_one_task_the_first_fails_and_the_second_goes_on(control, changes, away):
+    """Spark copies a task that seems slow, and ends the copy once the first has ended well."""
+    first = Task(control, away)
+    until(lambda: control.troubles, changes)
+    second = Task(control, away)
+    assert first.ended()
+    assert isinstance(first.error, Lost)
+    assert control.running == 1
+    control.end()
+    assert second.ended()
+    assert second.error is None
+
+
 def test_a_task_that_cannot_reach_its_driver_does_not_begin(control):
     control.close()
     task = Task(control, "memory:")
