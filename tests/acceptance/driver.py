@@ -1,7 +1,7 @@
 """A Spark driver that tests kill: every stage of a pipeline, until nothing is left to do.
 
-What it is: a program. Its arguments are a pipeline as JSON, an engine's package, a master, and a file that
-appears when no more records come in.
+What it is: a program. Its arguments are a pipeline as JSON, an engine's package, a master, a file that
+appears when no more records come in, and settings for Spark as JSON.
 What it must not know: who kills it or its processes, when.
 
 Invariants:
@@ -25,12 +25,15 @@ from tests.acceptance.lifeline import hold
 from tests.acceptance.pricing import Pipeline
 
 
-def main(pipeline: Pipeline, engine: str, master: str, complete: Path) -> None:
+def main(
+    pipeline: Pipeline, engine: str, master: str, complete: Path, more: dict[str, str]
+) -> None:
     """Run every stage to the end."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     for noisy in ("py4j", "kafka"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     conf = {"spark.log.level": "OFF", "spark.executorEnv.PYTHONPATH": str(ROOT)}
+    conf |= more
     if VARIABLE in os.environ:
         conf[f"spark.executorEnv.{VARIABLE}"] = os.environ[VARIABLE]
     spark = spark_session("acceptance", master, conf=conf)
@@ -45,4 +48,5 @@ def main(pipeline: Pipeline, engine: str, master: str, complete: Path) -> None:
 
 if __name__ == "__main__":
     hold()
-    main(Pipeline(**json.loads(sys.argv[1])), sys.argv[2], sys.argv[3], Path(sys.argv[4]))
+    _, said, engine, master, complete, more = sys.argv
+    main(Pipeline(**json.loads(said)), engine, master, Path(complete), json.loads(more))

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -134,11 +134,18 @@ class Trial:
         how = (str(self.complete), str(ahead_ms))
         return self._started(name, "tests.acceptance.worker", how, kill_at)
 
-    def drive(self, engine: str, master: str, kill_at: str = "") -> Worker:
-        """Start a Spark driver over every lane."""
-        return self._started(
-            "driver", "tests.acceptance.driver", (engine, master, str(self.complete)), kill_at
-        )
+    def drive(
+        self,
+        engine: str,
+        master: str,
+        kill_at: str = "",
+        *,
+        complete: Path | None = None,
+        conf: Mapping[str, str] | None = None,
+    ) -> Worker:
+        """Start a Spark driver over every lane; it may have a file of its own that lets it end."""
+        how = (engine, master, str(complete or self.complete), json.dumps(dict(conf or {})))
+        return self._started("driver", "tests.acceptance.driver", how, kill_at)
 
     def _started(self, name: str, program: str, how: tuple[str, ...], kill_at: str) -> Worker:
         text = json.dumps(asdict(self.pipeline))

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from delivery.host.spec import Plan, StageSpec
@@ -20,6 +23,9 @@ from delivery.records import Output, Record
 
 #: Small, so that a hundred records are several bundles, and some of them wait for one another.
 BUNDLE_ROWS = 40
+#: Files of a straggler: who it is, and that it may go on.
+STRAGGLER, GO_ON = "straggler", "go-on"
+POLL_SECONDS = 0.02
 
 
 def price(record: Record) -> Output:
@@ -30,6 +36,25 @@ def price(record: Record) -> Output:
 def ship(record: Record) -> Output:
     """Ship it: under another number each time."""
     return record.replace(value={**record.json(), "parcel": uuid.uuid4().hex})
+
+
+def straggle(directory: str, record: Record) -> Output:
+    """Ask for a price; whoever asks first of all waits until it is told to go on.
+
+    Each attempt of a task of Spark's writes down that it was here.
+    """
+    from pyspark import TaskContext  # noqa: PLC0415 - only where Spark runs it
+
+    context, place = TaskContext.get(), Path(directory)
+    assert context is not None
+    name = f"{context.stageId()}.{context.partitionId()}.{context.taskAttemptId()}"
+    (place / name).touch()
+    with suppress(FileExistsError):
+        with (place / STRAGGLER).open("x") as file:
+            file.write(name)
+        while not (place / GO_ON).exists():
+            time.sleep(POLL_SECONDS)
+    return price(record)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +69,7 @@ class Pipeline:
         bundle_rows: what ends a bundle.
         rekeyed: whether records are re-keyed by their ids first: then there are three stages, and
             repeats may come in any partition.
+        straggling: directory in which attempts of tasks say who they are; the first of them waits.
     """
 
     name: str
@@ -52,6 +78,7 @@ class Pipeline:
     home: str
     bundle_rows: int = BUNDLE_ROWS
     rekeyed: bool = False
+    straggling: str = ""
 
     @property
     def raw(self) -> str:
@@ -102,7 +129,7 @@ class Pipeline:
             name="price",
             reads=self.by_id if self.rekeyed else self.raw,
             writes=(self.priced,),
-            call=price,
+            call=partial(straggle, self.straggling) if self.straggling else price,
             named=None if self.rekeyed else "header:id",
             dead_letters=self.dead,
             **common,
