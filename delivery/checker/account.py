@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dedup.formats.dropped import Run, Verdict
+from dedup.formats.segment import BUCKET_MS, Bucket, Origin, Part
 from dedup.model import Incarnation, RecordId, Seal, Source, TopicId
 from delivery.checker.evidence import Findings, Kind
 from delivery.checker.world import Seen
@@ -178,3 +179,21 @@ class Account:
         source, offset = place
         subject = f"seal {self.seal.ref.seq}, partition {source.partition} offset {offset}"
         findings.add(kind, self.lane, subject, text)
+
+
+def external_at(lane_time_ms: int) -> Bucket:
+    """Return the bucket of external ids that are sealed at a lane time."""
+    return Bucket(Origin.EXTERNAL, lane_time_ms // BUCKET_MS)
+
+
+def fits(
+    one: Input, part: Part, seen: dict[tuple[str, Incarnation, TopicId], int], lane_time_ms: int
+) -> bool:
+    """Tell whether an id lies where it is dropped only when no copy of it can come any more."""
+    if one.header is None or one.external:
+        return part.bucket == external_at(lane_time_ms)
+    mark = one.header.mark
+    if part.bucket != Bucket(Origin.INTERNAL, mark.minted_at_ms // BUCKET_MS):
+        return False
+    key = (mark.sender, mark.incarnation, one.seen.source.topic)
+    return seen.get(key, -1) >= mark.seq

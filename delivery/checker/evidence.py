@@ -51,6 +51,7 @@ class Kind(Enum):
     NEVER_INPUT = "an id was decided that no input has"
     NOT_DECIDED = "an input below the frontier was never decided"
     DECIDED_TWICE = "an id was decided twice"
+    LATE_REPEAT = "a publisher's repeat took effect again, which is right only if the stage's window had passed"
     DECIDED_ELSEWHERE = "an id was decided by a seal that its first record does not belong to"
     ABANDONED = "a record of an abandoned history took effect"
     BUCKET = "an id lies in a bucket that is dropped at another time than it may be"
@@ -85,6 +86,11 @@ class Finding:
     lane: str
     subject: str
     text: str
+
+    @property
+    def is_note(self) -> bool:
+        """Whether it may be right: only somebody who knows the stage's window can tell."""
+        return self.kind is Kind.LATE_REPEAT
 
     def __str__(self) -> str:
         return f"{self.lane}: {self.subject}: {self.kind.name}: {self.kind.value} ({self.text})"
@@ -134,7 +140,7 @@ class LaneInput:
         due: up to where everything must have taken effect, if the run has finished. None: up to
             the end of every log that the lane reads.
         window_ms: how long ids that publishers name are held, if some were forgotten already.
-            None: none were.
+            None: none were, or nobody knows; what took effect again later is noted then.
         seeded: ids were brought in with the lane, and some of them were forgotten already.
     """
 

@@ -4,7 +4,8 @@ What it is: for one lane, every record below its frontier and the ids that its s
 What it must not know: filters and indexes, the order in which anything was asked.
 
 Invariants:
-    The first record of an id, in the order of seals and offsets, takes effect, and no other.
+    The first record of an id, in the order of seals and offsets, takes effect, and no other; one of
+    a publisher's may again, once the window is past.
     A record counts by its header only if its sender, as the catalog knows it, writes this topic
     and sealed that position; copied headers make a record external, id included.
 """
@@ -12,13 +13,15 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from enum import IntEnum
+from itertools import pairwise
 
 from dedup.formats.dropped import Verdict
-from dedup.formats.segment import BUCKET_MS, Bucket, Origin, Part
+from dedup.formats.segment import BUCKET_MS, Part
 from dedup.model import Incarnation, ReadSeq, RecordId, Seal, SegmentList, Source, TopicId
-from delivery.checker.account import Account, Input, Range, Reads
+from delivery.checker.account import Account, Input, Range, Reads, external_at, fits
+from delivery.checker.again import Again
 from delivery.checker.chunks import external, read_dropped, read_parts
 from delivery.checker.evidence import Findings, Kind, LaneInput
 from delivery.checker.listed import SEEDS, counting, read_list
@@ -56,6 +59,9 @@ class Ledger:
         self._ranges: dict[int, Range] = defaultdict(Range)
         #: Ids of records that were dropped as repeats.
         self._repeats: set[RecordId] = set()
+        self._again = Again(book.head, book.seals, asked.window_ms)
+        #: Per id the seals of its repeats that may have come later than the window.
+        self._late: dict[RecordId, list[int]] = defaultdict(list)
         #: Per seal the places of the records it decided, with their ids.
         self.parents: dict[int, set[tuple[tuple[int, int], RecordId]]] = {}
         #: Per seal what it dropped, and why.
@@ -179,7 +185,9 @@ class Ledger:
             )
         else:
             one = Input(seen, header.id, header)
-        self._due.setdefault(one.id, seq)
+        due = self._due.setdefault(one.id, seq)
+        if due != seq >= 0 and one.external and self._again.may(due, seq):
+            self._late[one.id].append(seq)
         self._first.setdefault(one.id, one)
         self._ranges[seq].add(one)
 
@@ -261,7 +269,7 @@ class Ledger:
         inputs = self._ranges[seal.ref.seq].inputs
         rekeyed = any(one.header and one.header.mark.kept for one in inputs.values())
         for part in parts:
-            if seal.ref.seq == SEEDS and part.bucket != _external_at(seal.lane_time_ms):
+            if seal.ref.seq == SEEDS and part.bucket != external_at(seal.lane_time_ms):
                 self._say(Kind.BUCKET, next(iter(part)), f"a seed is kept in {part.bucket}")
             seen = {read.key: read.seq for read in part.seen}
             for record_id in part:
@@ -270,15 +278,25 @@ class Ledger:
                     rekeyed and one.external and is_held_longer(part.bucket, seal.lane_time_ms)
                 ):
                     continue
-                if not _fits(one, part, seen, seal.lane_time_ms):
+                if not fits(one, part, seen, seal.lane_time_ms):
                     text = f"seal {seal.ref.seq} keeps it in {part.bucket}"
                     self._say(Kind.BUCKET, record_id, text)
 
     def _check_holders(self, record_id: RecordId, seqs: list[int]) -> None:
-        due = self._due.get(record_id)
-        if len(seqs) > 1:
+        due, late = self._due.get(record_id), self._late.get(record_id, ())
+        # What brought the id in, or decided it first, may be gone.
+        pairs = [*pairwise(seqs)]
+        if due is not None and due <= SEEDS and seqs[0] in late:
+            pairs = [(due, seqs[0]), *pairs]
+            due = seqs[0]
+        if any(seq not in late or not self._again.may(before, seq) for before, seq in pairs):
             self._say(Kind.DECIDED_TWICE, record_id, f"by the seals {seqs}")
-        elif due is None:
+            return
+        if pairs and self._asked.window_ms is None:
+            least = min(self._again.past_ms(*pair) for pair in pairs)
+            text = f"by the seals {seqs}: right if ids were held for {least} ms at most"
+            self._say(Kind.LATE_REPEAT, record_id, text)
+        if due is None:
             kind = Kind.ABANDONED if record_id in self._abandoned else Kind.NEVER_INPUT
             self._say(kind, record_id, f"by seal {seqs[0]}")
         elif due not in (seqs[0], Place.UNKNOWN):
@@ -292,13 +310,16 @@ class Ledger:
         holders: dict[RecordId, list[int]],
     ) -> None:
         """Check the ids whose entries may be gone: they must be in the segment list."""
-        held: set[RecordId] = set()
+        held: Counter[RecordId] = Counter()
         for record_id, seq in inside:
-            if seq is not None and self._due.get(record_id, seq) not in (seq, *_UNPLACED):
+            late = self._late.get(record_id, ())
+            due = self._due.get(record_id, seq)
+            if seq is not None and due not in (seq, *_UNPLACED) and seq not in late:
                 self._say(Kind.DECIDED_ELSEWHERE, record_id, f"listed as of seal {seq}")
-            if record_id in held or any(seq > listed.upto for seq in holders[record_id]):
+            later = (seq for seq in holders[record_id] if seq > listed.upto)
+            if held[record_id] > len(late) or any(seq not in late for seq in later):
                 self._say(Kind.DECIDED_TWICE, record_id, "in the segment list, and again")
-            held.add(record_id)
+            held[record_id] += 1
             if record_id not in self._due:
                 kind = Kind.ABANDONED if record_id in self._abandoned else Kind.NEVER_INPUT
                 self._say(kind, record_id, "in the segment list")
@@ -375,20 +396,3 @@ class Ledger:
 
 def _place_words(seen: Seen) -> str:
     return f"partition {seen.source.partition} offset {seen.record.offset}"
-
-
-def _external_at(lane_time_ms: int) -> Bucket:
-    return Bucket(Origin.EXTERNAL, lane_time_ms // BUCKET_MS)
-
-
-def _fits(
-    one: Input, part: Part, seen: dict[tuple[str, Incarnation, TopicId], int], lane_time_ms: int
-) -> bool:
-    """Tell whether an id lies where it is dropped only when no copy of it can come any more."""
-    if one.header is None or one.external:
-        return part.bucket == _external_at(lane_time_ms)
-    mark = one.header.mark
-    if part.bucket != Bucket(Origin.INTERNAL, mark.minted_at_ms // BUCKET_MS):
-        return False
-    key = (mark.sender, mark.incarnation, one.seen.source.topic)
-    return seen.get(key, -1) >= mark.seq

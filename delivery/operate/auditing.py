@@ -42,6 +42,7 @@ class Audited:
 
     Attributes:
         findings: everything that is wrong with what could be looked at.
+        notes: what is right only if a stage's window is as it says; who says the window knows.
         proved: the lanes that were, and how their records are named, where that was found out.
         unproved: lanes that could not be, and why.
         records, inputs: records in all topics, and those that proved lanes have read; of those
@@ -58,6 +59,7 @@ class Audited:
     unproved: Mapping[str, str]
     records: int
     inputs: int
+    notes: tuple[Finding, ...] = ()
     repeats: int = 0
     dropped: int = 0
     looked_closer: Mapping[str, str] = field(default_factory=dict)
@@ -69,7 +71,7 @@ class Audited:
         """Say it in a word: "broken", "unproved" or "exact"."""
         if self.findings:
             return "broken"
-        return "unproved" if self.unproved or not self.proved else "exact"
+        return "unproved" if self.unproved or self.notes or not self.proved else "exact"
 
     def document(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -90,6 +92,7 @@ class Audited:
                 for at, bucket in sorted(buckets.items())
             ],
             "findings": [finding_document(finding) for finding in self.findings],
+            "notes": [finding_document(finding) for finding in self.notes],
         }
 
 
@@ -156,15 +159,22 @@ class _Auditing:
         gathering, findings = closer
         for lane in self._unproved:
             # Its rows can be proved at least.
-            findings += verified(stand.snapshot, lane)[0]
+            findings += verified(stand.snapshot, lane, self._terms.window_ms)[0]
         findings += [one for proof in proving.proofs.values() for one in proof.late]
         if findings and stand.changed():
             return None
+        notes = tuple(finding for finding in findings if finding.is_note)
+        findings = [finding for finding in findings if not finding.is_note]
         wrong = {finding.lane for finding in findings}
+        if not findings:
+            for lane in proving.doubts:
+                if lane in gathering.named:
+                    proving.settle(lane)
         names = {lane: proving.words(lane) for lane in proving.proofs} | gathering.named
         records = proving.records | gathering.records
         return Audited(
             findings=tuple(findings),
+            notes=notes,
             proved=names,
             unproved=self._unproved,
             records=sum(records.values()),
@@ -173,7 +183,7 @@ class _Auditing:
             dropped=sum(one.dropped for one in proving.proofs.values()),
             looked_closer={lane: str(doubt) for lane, doubt in proving.doubts.items()},
             buckets={
-                lane: proof.buckets for lane, proof in proving.proofs.items() if lane not in wrong
+                lane: buckets for lane, buckets in proving.buckets.items() if lane not in wrong
             },
             next=proving.next(),
         )

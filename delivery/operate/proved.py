@@ -5,7 +5,8 @@ What it must not know: how anything is proved.
 
 Invariants:
     The file is replaced as a whole; a torn or foreign one is refused, never read in part.
-    It holds 16 bytes for each decided id and 32 for each output, and no data of users.
+    It holds 24 bytes for each decided id and 56 for each output, and no data of users; which ids and
+    outputs, and so how long it gets, is said in `delivery.checker.columns.base`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +22,18 @@ import numpy as np
 import numpy.typing as npt
 
 from dedup.errors import Corrupt, InvalidUsage
-from dedup.model import Attempt, HeadRef, Incarnation, Source, TopicId
-from delivery.checker.columns import Base, Bucket
+from dedup.formats import segment
+from dedup.model import Attempt, HeadRef, Incarnation, ReadSeq, Source, TopicId
+from delivery.checker.columns import Base, Bucket, Group
 from delivery.checker.columns.proof import BUCKET_MS
 from delivery.operate.proving import Proved
 
 __all__ = ["bucket_document", "load", "save"]
 
 #: What this release writes; another one is refused.
-VERSION = 1
+VERSION = 2
 _META = "meta"
-_ARRAYS = ("decided", "sent", "sealed")
+_ARRAYS = ("decided", "group_of", "sent", "sealed", "places")
 
 
 def load(file: Path, catalog: str) -> Proved:
@@ -80,10 +82,13 @@ def save(file: Path, catalog: str, proved: Proved) -> None:
                 "minted_at_ms": base.minted_at_ms,
                 "lane_time_ms": base.lane_time_ms,
                 "frontier": list(_placed(base.frontier)),
-                "reads": [
-                    [sender, incarnation.hex(), topic.hex(), seq]
-                    for (sender, incarnation, topic), seq in base.reads.items()
+                "reads": _reads(ReadSeq(*key, seq) for key, seq in base.reads.items()),
+                "groups": [
+                    [one.bucket.origin.value, one.bucket.number, one.bucket.span, _reads(one.seen)]
+                    for one in base.groups
                 ],
+                "sources": [[source.topic.hex(), source.partition] for source in base.sources],
+                "forgotten": base.forgotten,
                 "buckets": [
                     [at, one.seals, one.inputs, one.decided, *map(str, one.sums)]
                     for at, one in sorted(proved.buckets.get(lane, {}).items())
@@ -117,6 +122,17 @@ def bucket_document(at: int, bucket: Bucket) -> dict[str, Any]:
     }
 
 
+def _reads(reads: Iterable[ReadSeq]) -> list[list[Any]]:
+    return [[one.sender, one.incarnation.hex(), one.topic.hex(), one.seq] for one in reads]
+
+
+def _read_seqs(listed: list[list[Any]]) -> Iterator[ReadSeq]:
+    for sender, incarnation, topic, seq in listed:
+        yield ReadSeq(
+            sender, Incarnation(bytes.fromhex(incarnation)), TopicId(bytes.fromhex(topic)), seq
+        )
+
+
 def _placed(offsets: Mapping[Source, int]) -> Iterator[list[Any]]:
     for source, offset in sorted(offsets.items()):
         yield [source.topic.hex(), source.partition, offset]
@@ -133,7 +149,7 @@ def _proved(meta: dict[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Pro
     found = Proved(positions=_offsets(meta["positions"]))
     for number, one in enumerate(meta["lanes"]):
         lane = one["lane"]
-        decided, sent, sealed = (arrays[f"{name}-{number}"] for name in _ARRAYS)
+        decided, group_of, sent, sealed, places = (arrays[f"{name}-{number}"] for name in _ARRAYS)
         found.named[lane] = (one["named"], one["way"])
         found.bases[lane] = Base(
             ref=HeadRef(
@@ -142,15 +158,22 @@ def _proved(meta: dict[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Pro
                 Attempt(bytes.fromhex(one["attempt"])),
             ),
             frontier=_offsets(one["frontier"]),
-            reads={
-                (sender, Incarnation(bytes.fromhex(inc)), TopicId(bytes.fromhex(topic))): seq
-                for sender, inc, topic, seq in one["reads"]
-            },
+            reads={read.key: read.seq for read in _read_seqs(one["reads"])},
             minted_at_ms=one["minted_at_ms"],
             lane_time_ms=one["lane_time_ms"],
             decided=decided,
+            group_of=group_of,
+            groups=tuple(
+                Group(segment.Bucket(segment.Origin(origin), at, span), tuple(_read_seqs(seen)))
+                for origin, at, span, seen in one["groups"]
+            ),
             sent=sent,
             sealed=sealed,
+            places=places,
+            sources=tuple(
+                Source(TopicId(bytes.fromhex(topic)), at) for topic, at in one["sources"]
+            ),
+            forgotten=one["forgotten"],
         )
         found.buckets[lane] = {
             at: Bucket(seals, inputs, count, (int(high), int(low)))

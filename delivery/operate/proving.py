@@ -29,7 +29,9 @@ from delivery.checker.columns import (
     Proof,
     Reading,
     check_senders,
+    digests_of,
     prove,
+    settled,
 )
 from delivery.checker.rows import kept_until
 from delivery.checker.world import World
@@ -46,6 +48,8 @@ __all__ = ["Proved", "Proving"]
 
 #: Offsets below a lane's frontier that tell how its records are named, where its seals are gone.
 TAIL_OFFSETS = 4 * SAMPLE_MAX
+#: Running digests that are kept of a lane: of the newest 30 days in which it sealed.
+BUCKETS_MAX = 30 * 24 * 6
 
 
 @dataclass(slots=True)
@@ -83,6 +87,11 @@ class Proving:
         self._named: dict[str, tuple[str, str | None]] = {}
         self.proofs: dict[str, Proof] = {}
         self.doubts: dict[str, Doubt] = {}
+        #: What is proved of each lane by now, and digests of what was proved anew.
+        self._bases: dict[str, Base] = {}
+        self.buckets: dict[str, dict[int, Bucket]] = {}
+        self._ground: Ground | None = None
+        self._asked: dict[str, LaneInput] = {}
         #: How many records there were, by partition.
         self.records: dict[Source, int] = {}
         self._columns: dict[Source, Column] = {}
@@ -93,7 +102,7 @@ class Proving:
         """Prove what can be; False if lanes were changed so that it must begin anew."""
         lanes = [lane for lane in lanes if self._knows_way(lane)]
         with _no_cycles():
-            reads = self._read(lanes)
+            self._asked = self._read(lanes)
         later = self._later()
         if later is None:
             return False
@@ -109,23 +118,43 @@ class Proving:
                 restored=self._stand.restored,
             )
         )
-        ground = Ground(self._world, self._columns, self._marks)
+        topics = {source.topic for source in self._columns}
+        lows = {s: low for topic in topics for s, low in self._stand.reach.bounds(topic).low}
+        self._ground = Ground(self._world, self._columns, self._marks, lows)
         for at, lane in enumerate(lanes):
             self._report(f"prove {lane} ({at + 1} of {len(lanes)})")
-            self._prove(ground, lane, reads[lane])
+            self._prove(self._ground, lane, self._asked[lane])
         return True
+
+    def settle(self, lane: str) -> None:
+        """Take a lane for proved that was in doubt, and that the checker of records found right.
+
+        Otherwise every later proof would have to read its topics from here on, until retention has
+        deleted them.
+        """
+        if self._ground is None or lane not in self._asked:
+            return
+        before = self._before.bases.get(lane)
+        try:
+            book, base = settled(self._ground, lane, self._asked[lane], before)
+        except Doubt:
+            return  # the next proof looks again
+        self._bases[lane] = base
+        self.buckets[lane] = digests_of(self._ground, book)
 
     def next(self) -> Proved:
         """Return what the next proof may begin with."""
         before = self._before
         found = Proved(dict(before.bases), dict(before.named), dict(before.positions))
         found.buckets = {lane: dict(buckets) for lane, buckets in before.buckets.items()}
-        for lane, proof in self.proofs.items():
-            found.bases[lane] = proof.base
+        for lane, base in self._bases.items():
+            found.bases[lane] = base
             found.named[lane] = self._named[lane]
             mine = found.buckets.setdefault(lane, {})
-            for at, bucket in proof.buckets.items():
+            for at, bucket in self.buckets[lane].items():
                 mine[at] = mine.get(at, Bucket()).plus(bucket)
+            for at in sorted(mine)[:-BUCKETS_MAX]:
+                del mine[at]
         for source, column in self._columns.items():
             found.positions[source] = self._position(column, found.bases)
         return found
@@ -259,6 +288,7 @@ class Proving:
             self.doubts[lane] = doubt
         else:
             self.proofs[lane] = proof
+            self._bases[lane], self.buckets[lane] = proof.base, proof.buckets
 
     def _position(self, column: Column, bases: Mapping[str, Base]) -> int:
         """Return up to where a partition holds nothing that a next proof would have to read."""

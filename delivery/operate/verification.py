@@ -22,7 +22,7 @@ from dedup import arrays
 from dedup.catalog.store import Store
 from dedup.errors import Unavailable
 from dedup.formats.dropped import Run, Verdict
-from dedup.formats.segment import Part
+from dedup.formats.segment import BUCKET_MS, Origin, Part
 from dedup.model import Seal
 from delivery.checker.chunks import read_dropped, read_listed, read_outputs, read_parts
 from delivery.checker.evidence import Evidence, Finding, Findings, Kind
@@ -44,6 +44,7 @@ class Verified:
 
     Attributes:
         findings: everything that is wrong.
+        notes: ids that are held again, which is right if the window had passed.
         lanes: how many lanes were read.
         entries, chunks, size: how much of them.
         ids: how many ids their segments hold.
@@ -55,6 +56,7 @@ class Verified:
     chunks: int
     size: int
     ids: int
+    notes: tuple[Finding, ...] = ()
 
     @property
     def whole(self) -> bool:
@@ -67,7 +69,8 @@ class Verified:
             name: getattr(self, name) for name in ("lanes", "entries", "chunks", "size", "ids")
         }
         found = [finding_document(finding) for finding in self.findings]
-        return {"whole": self.whole, **figures, "findings": found}
+        notes = [finding_document(finding) for finding in self.notes]
+        return {"whole": self.whole, **figures, "findings": found, "notes": notes}
 
 
 def finding_document(finding: Finding) -> dict[str, str]:
@@ -82,7 +85,11 @@ def finding_document(finding: Finding) -> dict[str, str]:
 
 
 def verify(
-    store: Store, lanes: Iterable[str], report: Callable[[str], None] = lambda _: None
+    store: Store,
+    lanes: Iterable[str],
+    report: Callable[[str], None] = lambda _: None,
+    *,
+    window_ms: int | None = None,
 ) -> Verified:
     """Read lanes and all that they refer to, and say what is wrong.
 
@@ -90,6 +97,8 @@ def verify(
         store: the raw store.
         lanes: their names.
         report: is told each lane.
+        window_ms: how long publishers' ids are held; None: nobody says, and what is held again in a
+            later bucket is only noted.
 
     Raises:
         Unavailable: a lane was collected faster than it could be read.
@@ -98,7 +107,7 @@ def verify(
     total, ids, count = Reading(), 0, 0
     for lane in lanes:
         report(f"verify {lane}")
-        found, reading, held = _settled(store, lane)
+        found, reading, held = _settled(store, lane, window_ms)
         findings += found
         total.entries += reading.entries
         total.chunks += reading.chunks
@@ -106,7 +115,8 @@ def verify(
         ids += held
         count += 1
     return Verified(
-        findings=tuple(findings),
+        findings=tuple(finding for finding in findings if not finding.is_note),
+        notes=tuple(finding for finding in findings if finding.is_note),
         lanes=count,
         entries=total.entries,
         chunks=total.chunks,
@@ -115,11 +125,11 @@ def verify(
     )
 
 
-def _settled(store: Store, lane: str) -> tuple[list[Finding], Reading, int]:
+def _settled(store: Store, lane: str, window_ms: int | None) -> tuple[list[Finding], Reading, int]:
     """Verify a lane of which nothing was taken away meanwhile."""
     for _ in range(READS_MAX):
         snapshot = Snapshot(store, [lane])
-        found, ids = verified(snapshot, lane)
+        found, ids = verified(snapshot, lane, window_ms)
         if not found or not snapshot.moved(lane):
             return found, snapshot.reading, ids
     raise Unavailable(
@@ -130,7 +140,9 @@ def _settled(store: Store, lane: str) -> tuple[list[Finding], Reading, int]:
     )
 
 
-def verified(snapshot: Snapshot, lane: str) -> tuple[list[Finding], int]:
+def verified(
+    snapshot: Snapshot, lane: str, window_ms: int | None = None
+) -> tuple[list[Finding], int]:
     """Return what is wrong with a lane as it stood, and how many ids it holds."""
     findings = Findings()
     head = read_head(snapshot, lane, Findings())
@@ -139,37 +151,54 @@ def verified(snapshot: Snapshot, lane: str) -> tuple[list[Finding], int]:
     book = (read_head if kept_elsewhere else read_lane)(snapshot, lane, findings)
     if book is None:
         return findings.found, 0
-    held: list[arrays.Ids] = []
+    held: list[Part] = []
     if not kept_elsewhere:
         check_chain(book, findings)
     listed = read_list(World(Evidence(store=snapshot, logs={}, lanes={}), findings), book)
     for _, part in read_listed(snapshot, listed.slots, findings):
-        held.append(_ids(part.of_history(book.head) if part.origins else part))
+        held.append(part.of_history(book.head) if part.origins else part)
     for seq, seal in sorted(book.seals.items()):
         read_outputs(snapshot, book, seal, findings)
         runs = read_dropped(snapshot, book, seal, findings)
         # The ids of an entry that the list covers are the list's, which may have forgotten them.
         parts = None if seq <= listed.upto else read_parts(snapshot, book, seal, findings)
         if parts is not None:
-            held += map(_ids, parts)
+            held += parts
         _check_counts(book, seal, parts, runs, findings)
-    return findings.found, _count(book, held, findings)
+    return findings.found, _count(book, held, window_ms, findings)
 
 
-def _ids(part: Part) -> arrays.Ids:
-    return arrays.from_raw(part.ids)
-
-
-def _count(book: Book, held: list[arrays.Ids], findings: Findings) -> int:
-    """Return how many ids a lane holds, and say if one is held twice."""
+def _count(book: Book, held: list[Part], window_ms: int | None, findings: Findings) -> int:
+    """Return how many ids a lane holds, and say if one is held twice without need."""
     if not held:
         return 0
-    ids = np.concatenate(held)
+    ids = np.concatenate([arrays.from_raw(part.ids) for part in held])
     twice = len(ids) - len(arrays.sorted_unique(ids))
-    if twice:
-        text = f"{twice} of {len(ids)} ids are held more than once"
+    if not twice:
+        return len(ids)
+    late = _late(held, ids, window_ms or 0)
+    if late < twice:
+        text = f"{twice - late} of {len(ids)} ids are held more than once"
         findings.add(Kind.DECIDED_TWICE, book.name, "segments", text)
+    elif window_ms is None:
+        text = f"{late} of {len(ids)} ids are held again in a later bucket: say --window"
+        findings.add(Kind.LATE_REPEAT, book.name, "segments", text)
     return len(ids)
+
+
+def _late(held: list[Part], ids: arrays.Ids, window_ms: int) -> int:
+    """Return how many ids of publishers are held again after a window, as far as buckets tell."""
+    starts = [part.bucket.number * BUCKET_MS for part in held]
+    ends = [part.bucket.end_ms for part in held]
+    outside = [part.bucket.origin is Origin.EXTERNAL for part in held]
+    part_of = np.repeat(np.arange(len(held)), [part.count for part in held])
+    # Beside each other, in the order of their buckets; a merged one has an end, not a place in it.
+    order = np.lexsort((np.array(ends)[part_of], ids[:, 1], ids[:, 0]))
+    same = (ids[order[1:]] == ids[order[:-1]]).all(axis=1)
+    first, again = part_of[order[:-1]][same], part_of[order[1:]][same]
+    past = np.array(ends)[again] - np.array(starts)[first] - BUCKET_MS
+    right = np.array(outside)[again] & np.array(outside)[first] & (past > window_ms)
+    return int(right.sum())
 
 
 def _check_counts(

@@ -146,6 +146,8 @@ def test_a_window_behind_re_keying_is_measured_on_the_slowest_partition(bench, k
     bench.work()
     seen = Counter(record.value.partition(b"/")[0] for record in bench.records(out))
     assert seen[b"x"] == 2, "its window is long past, and it is held no more"
+
+
 def test_what_cannot_be_rekeyed_is_a_dead_letter_like_what_cannot_be_counted(bench, unique):
     """In front of the stage as in it: without a name, or too large to be passed on."""
     clicks, out, dead = unique("clicks"), unique("counted"), unique("dead")

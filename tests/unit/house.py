@@ -123,7 +123,7 @@ class House:
         index = self.index(catalog, lane, window_ms)
         named = ports.pop("id_from", id_from)
         payloads = ports.pop("payloads", False)
-        self.inputs[lane] = LaneInput(id_from=named)
+        self.inputs[lane] = LaneInput(id_from=named, window_ms=window_ms)
         given = {
             "reader": MemoryReader(self.broker, reads, [self.source(reads)]),
             "emitter": MemoryEmitter(self.broker, writes),

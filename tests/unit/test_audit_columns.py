@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from dedup.catalog.catalog import Catalog
 from dedup.errors import Corrupt, InvalidUsage
+from dedup.formats.segment import BUCKET_MS
 from delivery.checker import Kind
-from delivery.checker.columns.same import ABSENT, among, distinct, firsts, in_order, matches, merged
+from delivery.checker.columns.base import HELD_WINDOWS
+from delivery.checker.columns.same import ABSENT, among, distinct, firsts, matches, merged
 from delivery.header import NAME, decode_header, encode_header
 from delivery.naming import id_from
 from delivery.operate.auditing import Audited, Terms, audit
@@ -25,6 +27,7 @@ from delivery.operate.proved import load, save
 from delivery.operate.proving import Proved
 from delivery.records import Record
 from delivery.stage import Policy
+from tests.unit.checker.worlds import FIRST, LEFT, RIGHT, World, abandon
 from tests.unit.checker.worlds import chained as chain
 from tests.unit.house import LANE, House
 from tests.unit.memory_kafka import MemoryClient
@@ -178,6 +181,106 @@ def test_a_range_is_proved_on_the_word_of_the_catalog_for_what_was_before(shop: 
     assert 0 < found.inputs < whole.inputs
 
 
+# What was unusual is remembered ---------------------------------------------------------------------
+
+
+def test_a_lane_that_was_found_right_by_a_closer_look_is_proved_from_there_on() -> None:
+    """It dropped records of an abandoned history: a closer look each time would read all of it."""
+    world = World()
+    world.broker.create("in")
+    world.broker.create("mid", 2)
+    world.broker.create("out", 2)
+    source = world.topic("in")
+    mids = world.broker.sources("mid")
+
+    def write(first: int, last: int) -> None:
+        for i in range(first, last):
+            record = Record(key=b"k%d" % i, value=b"%d" % i, headers=(("id", b"order-%d" % i),))
+            world.broker.append(source, record)
+
+    def ship(starts: list[int]) -> list[int]:
+        ends = [len(world.broker.partitions[mid]) for mid in mids]
+        for lane, mid, start, end in zip((LEFT, RIGHT), mids, starts, ends, strict=True):
+            world.run(lane, mid, "out", ((start, end),), (FIRST,))
+        return ends
+
+    def proved(before: Proved | None) -> Audited:
+        catalog, cluster = Catalog(world.store), Cluster(MemoryClient(world.broker))
+        return audit(catalog, cluster, chosen(catalog), Terms(finished=True), proved=before)
+
+    write(0, 8)
+    world.run(FIRST, source, "mid", ((0, 4), (4, 8)))
+    abandon(world, FIRST, 1)
+    world.run(FIRST, source, "mid", ((4, 8),))
+    ends = ship([0, 0])
+    first = proved(None)
+    assert (first.verdict, set(first.looked_closer)) == ("exact", {FIRST, LEFT, RIGHT})
+    assert set(first.next.bases) == {FIRST, LEFT, RIGHT}
+    again = proved(first.next)
+    assert (again.verdict, dict(again.looked_closer), again.inputs) == ("exact", {}, 0)
+    write(8, 12)
+    world.run(FIRST, source, "mid", ((8, 12),))
+    ship(ends)
+    later = proved(first.next)
+    assert (later.verdict, dict(later.looked_closer)) == ("exact", {})
+    whole = proved(None)
+    assert later.next.buckets == whole.next.buckets
+    for lane, base in whole.next.bases.items():
+        assert np.array_equal(base.decided, later.next.bases[lane].decided)
+        assert sorted(base.sent.tolist()) == sorted(later.next.bases[lane].sent.tolist())
+
+
+# What is remembered does not grow for ever -----------------------------------------------------------
+
+WINDOW = 6 * BUCKET_MS
+
+
+def test_ids_are_remembered_as_long_as_they_can_be_repeated(house: House) -> None:
+    house.broker.create("end")
+    proved, start = None, 1_600_000_200_000 // BUCKET_MS * BUCKET_MS
+    counts = []
+    for number in range(3 * HELD_WINDOWS * WINDOW // BUCKET_MS):
+        house.write(f"r{number}", "often", timestamp_ms=start + number * BUCKET_MS)
+        house.done(house.runner(window_ms=WINDOW))
+        house.done(house.runner(SECOND, reads="out", writes=("end",), senders=(LANE,)), topic="out")
+        found = audited(house, proved, window_ms=WINDOW)
+        assert (found.verdict, dict(found.looked_closer)) == ("exact", {}), number
+        proved = found.next
+        counts.append([len(proved.bases[lane].decided) for lane in (LANE, SECOND)])
+    most = HELD_WINDOWS * WINDOW // BUCKET_MS
+    assert counts[-1][0] <= most + 1 + most // (WINDOW // BUCKET_MS) + 1
+    assert counts[-1][1] <= 4, "all others are known to be remnants"
+    # A remnant is known for one though its id is forgotten.
+    house.broker.append(house.source("out"), house.sent()[0])
+    house.write("last", timestamp_ms=start)
+    house.done(house.runner(window_ms=WINDOW))
+    house.done(house.runner(SECOND, reads="out", writes=("end",), senders=(LANE,)), topic="out")
+    found = audited(house, proved, window_ms=WINDOW, finished=True)
+    assert (found.verdict, dict(found.looked_closer)) == ("exact", {})
+
+
+def test_outputs_are_remembered_as_long_as_their_topic_has_them(shop: House) -> None:
+    first = audited(shop)
+    outputs = len(first.next.bases[LANE].sent)
+    source = shop.source("out")
+    old = shop.sent()[0]
+    shop.broker.partitions[source] = (None, None, *shop.broker.partitions[source][2:])
+    client = MemoryClient(shop.broker, {source: 2})
+    assert audited(shop, first.next, client).next == first.next, "nothing to write to the file"
+    go_on(shop, 1)
+    found = audited(shop, first.next, client)
+    fresh = len(shop.sent()) + 2 - outputs
+    assert len(found.next.bases[LANE].sent) == outputs - 2 + fresh
+    assert found.next.bases[LANE].forgotten == 1
+    shop.broker.append(source, old)
+    assert audited(shop, found.next, client).verdict == "exact"
+    header = decode_header(shop.sent()[0].header(NAME) or b"")
+    assert header is not None
+    forged = replace(header, id=b"f" * 16, mark=replace(header.mark, seq=2))
+    shop.broker.append(source, old._replace(headers=((NAME, encode_header(forged)),)))
+    assert audited(shop, found.next, client).verdict == "broken"
+
+
 # The file -----------------------------------------------------------------------------------------
 
 
@@ -251,9 +354,16 @@ def test_ids_are_found_among_ordered_ones(
     def ids(rows: list[tuple[int, int]]) -> Any:
         return np.array(rows, dtype=np.uint64).reshape(-1, 2)
 
-    half = in_order(ids(known[::2]))
-    every = merged(half, ids(known[1::2]))
+    half, rest = ids(known[::2]), ids(known[1::2])
+    numbers = (np.arange(len(half)), np.arange(len(half), len(known)))
+    half, numbers = (
+        half[order := np.lexsort((half[:, 1], half[:, 0]))],
+        (numbers[0][order], numbers[1]),
+    )
+    every, beside = merged((half, numbers[0]), (rest, numbers[1]))
     assert among(every, ids(asked)).tolist() == [one in known for one in asked]
+    mixed = [*known[::2], *known[1::2]]
+    assert [mixed[at] for at in beside.tolist()] == [tuple(one) for one in every.tolist()]
 
 
 def test_rows_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

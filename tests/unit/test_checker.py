@@ -57,7 +57,9 @@ def test_planted_damage_is_found_as_what_it_is(clean, damage, expected):
 
 
 def test_every_kind_of_finding_is_planted():
-    assert set().union(*(case.values[1] for case in DAMAGE)) == set(Kind)
+    """But what may be right: that is for the tests of the window."""
+    planted = set().union(*(case.values[1] for case in DAMAGE))
+    assert planted == set(Kind) - {Kind.LATE_REPEAT}
 
 
 def test_a_restored_chain_is_proved():
@@ -215,6 +217,7 @@ ALLOWED = {
         "dataclasses",
         "enum",
         "functools",
+        "itertools",
         "json",
         "struct",
         "typing",

@@ -4,8 +4,9 @@ A lane that is proved here would be found right there; what is only unusual is l
 """
 
 from delivery.checker.columns.assumed import assumed
-from delivery.checker.columns.ground import Base, Doubt, Ground
-from delivery.checker.columns.proof import Bucket, Proof, check_senders, prove
+from delivery.checker.columns.base import settled
+from delivery.checker.columns.ground import Base, Doubt, Ground, Group
+from delivery.checker.columns.proof import Bucket, Proof, check_senders, digests_of, prove
 from delivery.checker.columns.table import Column, Marks, Reading
 
 __all__ = [
@@ -14,10 +15,13 @@ __all__ = [
     "Column",
     "Doubt",
     "Ground",
+    "Group",
     "Marks",
     "Proof",
     "Reading",
     "assumed",
     "check_senders",
+    "digests_of",
     "prove",
+    "settled",
 ]

@@ -12,12 +12,11 @@ from __future__ import annotations
 import numpy as np
 
 from dedup.catalog.store import Store
-from delivery.checker.chunks import read_parts
-from delivery.checker.columns.ground import Base, Doubt
-from delivery.checker.columns.listed import ids_of, listed_ids
-from delivery.checker.columns.same import firsts, in_order
+from delivery.checker.columns.base import Decided
+from delivery.checker.columns.ground import Base, Doubt, Ground
+from delivery.checker.columns.same import merged
+from delivery.checker.columns.table import Marks
 from delivery.checker.evidence import Evidence, Findings
-from delivery.checker.listed import read_list
 from delivery.checker.rows import frontiers, read_lane
 from delivery.checker.world import World
 
@@ -35,30 +34,30 @@ def assumed(store: Store, lane: str, since_ms: int) -> Base | None:
         return None
     last = max(before)
     seal = book.seals[last]
-    world = World(Evidence(store=store, logs={}, lanes={}))
+    ground = Ground(World(Evidence(store=store, logs={}, lanes={})), {}, Marks(lambda *_: False))
+    decided = Decided()
     try:
-        ids, _ = listed_ids(store, book, read_list(world, book).slots)
+        decided.of_list(ground, book)
+        decided.of_seals(ground, book, last)
     except Doubt:
         return None
-    parts = [ids]
-    for seq in before:
-        parts += [ids_of(part) for part in read_parts(store, book, book.seals[seq], quiet) or ()]
-    if quiet.found:
-        return None
-    decided = np.concatenate(parts)
-    once = firsts((decided[:, 0], decided[:, 1])) == np.arange(len(decided))
+    none = np.empty((0, 2), dtype=np.uint64)
+    ids, group_of = merged((none, np.empty(0, np.int64)), (decided.ids, decided.group_of))
     walk = dict(frontiers(book)[last])
     for source, offset in seal.start:
         walk.setdefault(source, offset)
-    none = np.empty((0, 2), dtype=np.uint64)
     return Base(
         ref=seal.ref,
         frontier=walk,
         reads={read.key: read.seq for read in book.head.read_seqs},
         minted_at_ms=seal.minted_at_ms,
         lane_time_ms=seal.lane_time_ms,
-        decided=in_order(decided[once]),
+        decided=ids,
+        group_of=group_of,
+        groups=decided.groups,
         sent=none,
         sealed=none,
+        places=np.empty((0, 3), dtype=np.int64),
+        sources=(),
         trusted=True,
     )

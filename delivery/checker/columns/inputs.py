@@ -19,8 +19,9 @@ import numpy as np
 from dedup.formats.dropped import Run, Verdict
 from dedup.formats.segment import BUCKET_MS, Bucket, Origin, Part
 from dedup.model import Incarnation, Seal, Source, TopicId
-from delivery.checker.chunks import read_dropped, read_parts
+from delivery.checker.chunks import read_dropped
 from delivery.checker.columns.ground import Base, Doubt, Ground
+from delivery.checker.columns.late import admit_late
 from delivery.checker.columns.listed import OLD, Inputs, check_list, ids_of, in_hex, raise_first
 from delivery.checker.columns.same import ABSENT, Ints, Words, among, distinct, firsts, matches
 from delivery.checker.columns.table import Way
@@ -44,7 +45,9 @@ def prove_inputs(ground: Ground, book: Book, asked: LaneInput, base: Base | None
     rows = _records(ground, book, asked, base, seeds)
     decided = list(_decided(ground, book, quiet))
     raise_first(quiet)
-    _check_decided(ground, book, rows, decided)
+    ids, seqs, part_of = _flat(decided)
+    admit_late(ground, book, rows, (ids, seqs), asked=asked, base=base)
+    _check_decided(ground, book, rows, decided, (ids, seqs, part_of))
     _check_dropped(ground, book, rows, base)
     if base is None:
         check_list(ground, book, asked, rows, listed)
@@ -57,8 +60,8 @@ def _records(
     """Return every record below the frontier, with the seal that read it."""
     sources = tuple(sorted(source for source, _ in book.head.frontier))
     parts = [_of_source(ground, book, asked.id_from, base, one) for one in enumerate(sources)]
-    seqs, places, offsets, ids, marks, values = (
-        np.concatenate([part[number] for part in parts]) for number in range(6)
+    seqs, places, offsets, ids, marks, values, read = (
+        np.concatenate([part[number] for part in parts]) for number in range(7)
     )
     order = np.lexsort((offsets, places, seqs))
     seed_seq = SEEDS if base is None and SEEDS in book.seals else OLD
@@ -68,7 +71,9 @@ def _records(
     if not first[:count].all():
         raise Doubt(Kind.DECIDED_TWICE, "what was brought in", "an id is there twice")
     if base is not None:
+        # What was read of a sender was forgotten: every copy of that is a remnant.
         first &= ~among(base.decided, ids)
+        first[count:] &= read[order] == 0
     return Inputs(
         every=sources,
         seqs=np.concatenate((np.full(count, seed_seq), seqs[order])),
@@ -112,13 +117,18 @@ def _of_source(
     seqs = np.where(offsets < begin, OLD, numbers[held])
     genuine = column.genuine[part]
     _check_strangers(ground, column.marks[part][~genuine], source)
+    marks = np.where(genuine, column.marks[part], -1)
+    read = np.zeros(len(offsets), dtype=np.int64)
+    if base is not None:
+        read = ground.read_before(base, source.topic)[marks].astype(np.int64)
     return (
         seqs,
         np.full(len(offsets), place),
         offsets,
         column.named[way][part],
-        np.where(genuine, column.marks[part], -1),
+        marks,
         column.values[part],
+        read,
     )
 
 
@@ -170,25 +180,36 @@ def _seeds(ground: Ground, book: Book, quiet: Findings) -> Words:
     seal = book.seals.get(SEEDS)
     if seal is None or not seal.segment.chunks:
         return np.empty((0, 2), dtype=np.uint64)
-    parts = read_parts(ground.world.evidence.store, book, seal, quiet) or []
+    parts = ground.parts(book, seal, quiet) or []
     return np.concatenate([ids_of(part) for part in parts])
 
 
 def _decided(ground: Ground, book: Book, quiet: Findings) -> Iterator[_Decision]:
     for _, seal in sorted(book.seals.items()):
-        parts = read_parts(ground.world.evidence.store, book, seal, quiet)
+        parts = ground.parts(book, seal, quiet)
         for part in parts or ():
             yield _Decision(seal, part)
 
 
-def _check_decided(ground: Ground, book: Book, rows: Inputs, decided: list[_Decision]) -> None:
-    """Hold the ids of seals against the first record of each id in their ranges."""
+def _flat(decided: list[_Decision]) -> tuple[Words, Ints, Ints]:
+    """Return all ids that were decided, the seal of each, and its part."""
     counts = np.array([one.part.count for one in decided], dtype=np.int64)
     part_of = np.repeat(np.arange(len(decided)), counts)
     ids = np.concatenate(
         [np.empty((0, 2), dtype=np.uint64), *(ids_of(one.part) for one in decided)]
     )
-    seqs = np.array([one.seal.ref.seq for one in decided], dtype=np.int64)[part_of]
+    return ids, np.array([one.seal.ref.seq for one in decided], dtype=np.int64)[part_of], part_of
+
+
+def _check_decided(
+    ground: Ground,
+    book: Book,
+    rows: Inputs,
+    decided: list[_Decision],
+    flat: tuple[Words, Ints, Ints],
+) -> None:
+    """Hold the ids of seals against the first record of each id in their ranges."""
+    ids, seqs, part_of = flat
     due = np.flatnonzero(rows.fresh & (rows.seqs >= 0))
     found = matches(
         (rows.ids[due, 0], rows.ids[due, 1], rows.seqs[due]), (ids[:, 0], ids[:, 1], seqs)

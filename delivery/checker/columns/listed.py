@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +24,16 @@ from delivery.checker.evidence import Findings, Kind, LaneInput
 from delivery.checker.listed import SEEDS
 from delivery.checker.rows import Book, owner
 
-__all__ = ["OLD", "Inputs", "check_list", "ids_of", "in_hex", "listed_ids", "raise_first"]
+__all__ = [
+    "OLD",
+    "Inputs",
+    "check_list",
+    "ids_of",
+    "in_hex",
+    "listed_ids",
+    "listed_parts",
+    "raise_first",
+]
 
 #: In place of a seal: it was collected, or proved before; ids brought in with the lane are seal 0.
 OLD = -1
@@ -55,6 +65,11 @@ class Inputs:
         """The number of each one's partition."""
         numbers = np.array([*(source.partition for source in self.every), -1], dtype=np.int64)
         return numbers[self.sources]
+
+    @property
+    def old(self) -> Mask:
+        """Which took effect by seals that are gone, or proved before."""
+        return self.fresh & (self.seqs < 0)
 
 
 def check_list(
@@ -95,12 +110,21 @@ def check_list(
 def listed_ids(store: Store, book: Book, slots: tuple[Slot, ...]) -> tuple[Words, Ints]:
     """Return the listed ids that count, and the seals they came from as far as that is said."""
     ids, seqs = [np.empty((0, 2), dtype=np.uint64)], [np.empty(0, dtype=np.int64)]
+    for _, found, origins in listed_parts(store, book, slots):
+        ids.append(found)
+        seqs.append(origins)
+    return np.concatenate(ids), np.concatenate(seqs)
+
+
+def listed_parts(
+    store: Store, book: Book, slots: tuple[Slot, ...]
+) -> Iterator[tuple[Part, Words, Ints]]:
+    """Yield the listed parts, of each the ids that count and the seals they came from."""
     quiet, head = Findings(), book.head
     for slot, part in read_listed(store, slots, quiet):
         found = ids_of(part)
         if not part.origins:
-            ids.append(found)
-            seqs.append(np.full(len(found), SEEDS if slot.seq == SEEDS else OLD))
+            yield part, found, np.full(len(found), SEEDS if slot.seq == SEEDS else OLD)
             continue
         kept = [
             seq <= head.ref.seq and owner(head, seq) == incarnation
@@ -108,10 +132,8 @@ def listed_ids(store: Store, book: Book, slots: tuple[Slot, ...]) -> tuple[Words
         ]
         origins = np.array([seq for _, seq in part.origins], dtype=np.int64)[part.indexes()]
         mask = np.array(kept, dtype=np.bool_)[part.indexes()]
-        ids.append(found[mask])
-        seqs.append(origins[mask])
+        yield part, found[mask], origins[mask]
     raise_first(quiet)
-    return np.concatenate(ids), np.concatenate(seqs)
 
 
 def ids_of(part: Part) -> Words:

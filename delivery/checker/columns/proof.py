@@ -17,19 +17,19 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dedup.model import Incarnation, Seal, Source, TopicId
+from delivery.checker.columns.base import following, proved_seals
 from delivery.checker.columns.ground import Base, Doubt, Ground
 from delivery.checker.columns.inputs import prove_inputs
-from delivery.checker.columns.listed import Inputs
-from delivery.checker.columns.same import Ints, among, firsts, in_order, merged
-from delivery.checker.columns.sent import Sent, sealed_of
+from delivery.checker.columns.listed import ids_of
+from delivery.checker.columns.same import Ints, among, firsts
 from delivery.checker.columns.sink import prove_sink
 from delivery.checker.evidence import Finding, Findings, Kind, LaneInput
 from delivery.checker.inputs import Ledger
 from delivery.checker.prove import check_finished
-from delivery.checker.rows import Book, check_chain, frontiers, read_lane
+from delivery.checker.rows import Book, check_chain, read_lane
 from delivery.checker.world import World
 
-__all__ = ["Bucket", "Doubt", "Proof", "check_senders", "prove"]
+__all__ = ["Bucket", "Doubt", "Proof", "check_senders", "digests_of", "prove"]
 
 #: Running digests are kept of so long.
 BUCKET_MS = 600_000
@@ -110,8 +110,8 @@ def prove(
         inputs=len(inputs.seqs) - inputs.known,
         repeats=int((~inputs.fresh & (inputs.seqs >= 0)).sum()),
         dropped=sum(seal.counts.duplicate + seal.counts.remnant for seal in book.seals.values()),
-        base=_next(book, inputs, sent, base),
-        buckets=_buckets(book, inputs),
+        base=following(ground, book, asked, base, sent, known=inputs.ids[inputs.old]),
+        buckets=digests_of(ground, book),
         late=tuple(late.found),
     )
 
@@ -187,6 +187,7 @@ class _Firsts(World):
         if self.base is not None:
             # Ids that were read before what is looked at have their first copies there.
             first &= ~among(self.base.decided, ids)
+            first &= ~ground.read_before(self.base, source.topic)[marks]
         highest: dict[tuple[str, Incarnation], dict[int, int]] = {}
         # Offsets rise, so that the last first copy of a mark is its highest.
         last = _last_of(marks[first], offsets[first])
@@ -216,60 +217,20 @@ def _check_reads(ground: Ground, book: Book, asked: LaneInput, base: Base | None
         raise Doubt(one.kind, one.subject, one.text)
 
 
-# What the next proof begins with ------------------------------------------------------------------
+# Running digests ----------------------------------------------------------------------------------
 
 
-def _next(book: Book, inputs: Inputs, sent: Sent, base: Base | None) -> Base:
-    """Return what is proved up to the last acknowledged seal."""
-    upto, head = min(book.ack.seq, book.head.ref.seq), book.head
-    last = book.seals.get(upto)
-    if last is None and base is not None and upto <= base.ref.seq:
-        return base
-    walk = dict(base.frontier) if base is not None else {}
-    if last is not None:
-        walk |= frontiers(book).get(upto, {})
-        ref, times = last.ref, (last.minted_at_ms, last.lane_time_ms)
-    elif upto == head.ref.seq:
-        walk |= dict(head.frontier)
-        ref, times = head.ref, (head.minted_at_ms, head.lane_time_ms)
-    else:
-        raise Doubt(None, f"seal {upto}", "the last acknowledged entry is gone")
-    reads = dict(base.reads) if base is not None else {}
-    if last is None:
-        reads |= {read.key: read.seq for read in head.read_seqs}
-    for seq, seal in sorted(book.seals.items()):
-        for read in seal.learned if seq <= upto else ():
-            reads[read.key] = max(read.seq, reads.get(read.key, -1))
-    fresh = inputs.ids[inputs.fresh & (inputs.seqs <= upto)]
-    decided = in_order(fresh) if base is None else merged(base.decided, fresh)
-    done = sent.rows(sent.seqs <= upto)
-    ids, sealed = done.ids, sealed_of(book, done)
-    if base is not None:
-        ids = np.concatenate((base.sent, ids))
-        sealed = np.concatenate((base.sealed, sealed))
-    return Base(
-        ref=ref,
-        frontier=walk,
-        reads=reads,
-        minted_at_ms=times[0],
-        lane_time_ms=times[1],
-        decided=decided,
-        sent=ids,
-        sealed=sealed,
-    )
-
-
-def _buckets(book: Book, inputs: Inputs) -> dict[int, Bucket]:
+def digests_of(ground: Ground, book: Book) -> dict[int, Bucket]:
     """Return the running digests of the seals that a next proof will not look at again."""
     found: dict[int, Bucket] = {}
-    upto = min(book.ack.seq, book.head.ref.seq)
-    seqs = inputs.seqs
-    for seq in sorted(seq for seq in book.seals if seq <= upto):
-        first, last = np.searchsorted(seqs, (seq, seq + 1)).tolist()
-        ids = inputs.ids[first:last][inputs.fresh[first:last]]
+    for seq in proved_seals(book):
         seal = book.seals[seq]
-        sums = tuple(int(part) for part in ids.sum(axis=0, dtype=np.uint64))
-        one = Bucket(1, seal.counts.read, len(ids), (sums[0], sums[1]))
+        parts = ground.parts(book, seal, Findings()) or ()
+        count, sums = 0, np.zeros(2, dtype=np.uint64)
+        for part in parts:
+            count += part.count
+            sums += ids_of(part).sum(axis=0, dtype=np.uint64)
+        one = Bucket(1, seal.counts.read, count, (int(sums[0]), int(sums[1])))
         at = seal.minted_at_ms // BUCKET_MS
         found[at] = found.get(at, Bucket()).plus(one)
     return found

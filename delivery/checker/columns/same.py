@@ -77,10 +77,16 @@ def in_order(ids: Words) -> Words:
     return ids[np.lexsort((ids[:, 1], ids[:, 0]))]
 
 
-def merged(known: Words, more: Words) -> Words:
-    """Return ordered ids with others put in; the known ones are not sorted again."""
-    more = in_order(more)
-    return np.insert(known, np.searchsorted(known[:, 0], more[:, 0], side="right"), more, axis=0)
+def merged(known: tuple[Words, Ints], more: tuple[Words, Ints]) -> tuple[Words, Ints]:
+    """Return ordered ids with others put in, and the number beside each.
+
+    The known ones are not sorted again.
+    """
+    (ids, numbers), (others, beside) = known, more
+    order = np.lexsort((others[:, 1], others[:, 0]))
+    others, beside = others[order], beside[order]
+    at = np.searchsorted(ids[:, 0], others[:, 0], side="right")
+    return np.insert(ids, at, others, axis=0), np.insert(numbers, at, beside)
 
 
 def among(known: Words, ids: Words) -> Mask:

@@ -24,10 +24,10 @@ from delivery.checker.columns.ground import Doubt, Ground
 from delivery.checker.columns.same import ABSENT, Ints, Mask, Words
 from delivery.checker.columns.table import digests, rest_digests
 from delivery.checker.evidence import Kind
-from delivery.checker.rows import Book
+from delivery.checker.rows import Book, owner
 from delivery.header import NAME
 
-__all__ = ["Sent", "by_topic", "joined", "promises", "sealed_of"]
+__all__ = ["Sent", "by_topic", "joined", "promises", "sealed_of", "sent_by"]
 
 _IDS = np.empty((0, 2), dtype=np.uint64)
 
@@ -192,3 +192,36 @@ def sealed_of(book: Book, sent: Sent) -> Words:
             mixed ^= mixed >> np.uint64(29)
         found[:, half] = mixed
     return found
+
+
+def sent_by(ground: Ground, book: Book) -> Sent:
+    """Return the records in this lane's topics that name it, and a seal of its history."""
+    parts, head = [], book.head
+    mine = [
+        place
+        for place in ground.senders(book.name).tolist()
+        if (mark := ground.marks.every[place]).seq <= head.ref.seq
+        and owner(head, mark.seq) == mark.incarnation
+    ]
+    is_mine = np.zeros(len(ground.marks.every) + 1, dtype=np.bool_)
+    is_mine[mine] = True
+    for topic in dict.fromkeys(book.head.writes):
+        place = book.head.writes.index(topic)
+        for column in ground.partitions(topic):
+            rows = np.flatnonzero(is_mine[column.marks])
+            marks = column.marks[rows]
+            parts.append(
+                Sent(
+                    edges=np.full(len(rows), place),
+                    partitions=np.full(len(rows), column.source.partition),
+                    offsets=column.offsets[rows],
+                    ids=column.ids[rows],
+                    seqs=ground.seqs[marks],
+                    minted=ground.minted[marks],
+                    kept=ground.kept[marks],
+                    parents=(column.parents[0][rows], column.parents[1][rows]),
+                    values=column.values[rows],
+                    rests=column.rests[rows],
+                )
+            )
+    return joined(parts)

@@ -19,8 +19,8 @@ from dedup.model import Seal, Source
 from delivery.checker.chunks import minted_ids
 from delivery.checker.columns.ground import Base, Doubt, Ground
 from delivery.checker.columns.listed import Inputs
-from delivery.checker.columns.same import ABSENT, Mask, distinct, firsts, matches
-from delivery.checker.columns.sent import Sent, by_topic, joined, promises, sealed_of
+from delivery.checker.columns.same import ABSENT, Mask, among, distinct, firsts, in_order, matches
+from delivery.checker.columns.sent import Sent, by_topic, promises, sealed_of, sent_by
 from delivery.checker.evidence import Kind
 from delivery.checker.rows import Book, kept_until, owner
 from delivery.header import NO_PARENT
@@ -36,7 +36,7 @@ def prove_sink(ground: Ground, book: Book, inputs: Inputs, base: Base | None) ->
     """
     stored_rows, gone = promises(ground, book)
     _check_promises(ground, book, inputs, stored_rows)
-    sent = _sent(ground, book)
+    sent = sent_by(ground, book)
     _check_marks(ground, book)
     sent = _beyond(book, sent, base)
     promised = _held_to_rows(book, sent, stored_rows, gone)
@@ -81,33 +81,6 @@ def _check_parents(inputs: Inputs, rows: Sent) -> None:
 # Sent ---------------------------------------------------------------------------------------------
 
 
-def _sent(ground: Ground, book: Book) -> Sent:
-    """Return the records in this lane's topics that name it as their sender."""
-    parts, mine = [], ground.senders(book.name)
-    is_mine = np.zeros(len(ground.marks.every) + 1, dtype=np.bool_)
-    is_mine[mine] = True
-    for topic in dict.fromkeys(book.head.writes):
-        place = book.head.writes.index(topic)
-        for column in ground.partitions(topic):
-            rows = np.flatnonzero(is_mine[column.marks])
-            marks = column.marks[rows]
-            parts.append(
-                Sent(
-                    edges=np.full(len(rows), place),
-                    partitions=np.full(len(rows), column.source.partition),
-                    offsets=column.offsets[rows],
-                    ids=column.ids[rows],
-                    seqs=ground.seqs[marks],
-                    minted=ground.minted[marks],
-                    kept=ground.kept[marks],
-                    parents=(column.parents[0][rows], column.parents[1][rows]),
-                    values=column.values[rows],
-                    rests=column.rests[rows],
-                )
-            )
-    return joined(parts)
-
-
 def _check_marks(ground: Ground, book: Book) -> None:
     """Hold the marks of this lane in its topics against its history."""
     head = book.head
@@ -141,11 +114,18 @@ def _beyond(book: Book, sent: Sent, base: Base | None) -> Sent:
         (base.sent[:, 0], base.sent[:, 1], base.sealed[:, 0], base.sealed[:, 1]),
         (*columns, again[:, 0], again[:, 1]),
     )
-    if (found == ABSENT).any():
-        at = int(np.flatnonzero(found == ABSENT)[0])
+    wrong = (found == ABSENT) & ~_unknown(base, old)
+    if wrong.any():
+        at = int(np.flatnonzero(wrong)[0])
         subject = f"record at {(int(old.partitions[at]), int(old.offsets[at]))}"
         raise Doubt(Kind.PAYLOAD, subject, f"seal {int(old.seqs[at])}, which was proved before")
     return sent.rows(sent.seqs > base.ref.seq)
+
+
+def _unknown(base: Base, old: Sent) -> Mask:
+    """Tell which copies may be of outputs that were forgotten."""
+    ids = in_order(base.sent)
+    return (old.seqs <= base.forgotten) & ~among(ids, old.ids)
 
 
 def _held_to_rows(book: Book, sent: Sent, rows: Sent, gone: dict[int, Seal]) -> Mask:

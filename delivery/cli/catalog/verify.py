@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import click
 
+from delivery.cli.durations import DURATION
 from delivery.cli.output import Output, verb
 from delivery.cli.tables import number, size
 
@@ -18,8 +19,13 @@ _FOUND_SOMETHING = 1
 )
 @click.argument("url")
 @click.argument("stage", required=False)
+@click.option(
+    "--window",
+    type=DURATION,
+    help="The stages' window: ids of publishers may be there again after it. Without it that is noted.",
+)
 @verb
-def command(out: Output, *, url: str, stage: str | None) -> None:
+def command(out: Output, *, url: str, stage: str | None, window: int | None) -> None:
     """Read all that the catalog at URL holds, or that of one STAGE: is it whole?
 
     Every checksum, everything that a seal or a list refers to, every lane without a gap. It reads
@@ -31,9 +37,10 @@ def command(out: Output, *, url: str, stage: str | None) -> None:
 
     with opened(url) as catalog:
         lanes = chosen(catalog, stage)
-        found = verify(catalog.store, lanes, out.step)
+        found = verify(catalog.store, lanes, out.step, window_ms=window)
         where = catalog.store.url
     lines = [str(finding) for finding in found.findings]
+    lines += [f"late repeat: {note}" for note in found.notes]
     lines.append(
         f"{number(found.lanes)} lanes, {number(found.entries)} entries, {number(found.chunks)} "
         f"chunks, {number(found.ids)} ids, {size(found.size)} read"
