@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dedup.errors import InvalidUsage
 from delivery.cli.kafka import kafka_options, settings_in
 from delivery.cli.output import Output, verb
 from delivery.cli.tables import when
@@ -19,15 +20,24 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    epilog="Example: `delivery explain sqlite:shop.db --kafka localhost:9092 --offset orders/0/17`."
+    epilog="Example: `delivery explain sqlite:shop.db --kafka localhost:9092 --offset orders/0/17`, "
+    "`--name order-4711` by a publisher's name, `--id 00c0ffee…` by the id in a header."
 )
 @click.argument("url")
 @kafka_options
 @click.option(
     "--offset",
-    required=True,
     metavar="TOPIC/PARTITION/OFFSET",
     help="The place of a record, of an input or an output.",
+)
+@click.option("--id", "hexadecimal", metavar="HEX", help="An id, as in a record's header.")
+@click.option(
+    "--name", "--key", "name", metavar="TEXT", help="A publisher's name or key for a record."
+)
+@click.option(
+    "--whole",
+    is_flag=True,
+    help="Look for copies in whole topics: of what was sent again long after, by a replay or so.",
 )
 @verb
 def command(
@@ -37,25 +47,40 @@ def command(
     kafka: str,
     kafka_config: Path | None,
     client: str | None,
-    offset: str,
+    offset: str | None,
+    hexadecimal: str | None,
+    name: str | None,
+    whole: bool,
 ) -> None:
-    """Tell the story of the record at an offset, from the catalog at URL and from Kafka.
+    """Tell the story of one record, from the catalog at URL and from Kafka.
 
     Where it was made if a stage made it; which seal of which lane read it and when, which attempts
-    left a trace; whether it took effect or what it repeats; what was made of it, where the copies of
-    that lie, and what their receivers made of them. Topics that a stage writes are read whole.
+    left a trace; whether it took effect or what it repeats, and what repeats it; what was made of it,
+    where the copies of that lie, and what their receivers made of them.
     """
-    from delivery.kafka.opening import open_client  # noqa: PLC0415  keeps --help light
+    from dedup.ids import named  # noqa: PLC0415  keeps --help light
+    from delivery.kafka.opening import open_client  # noqa: PLC0415  see above
+    from delivery.operate import lookup  # noqa: PLC0415  see above
     from delivery.operate.explaining import explain  # noqa: PLC0415  see above
+    from delivery.operate.finding import places_of_id  # noqa: PLC0415  see above
     from delivery.operate.logs import Cluster  # noqa: PLC0415  see above
-    from delivery.operate.lookup import parsed  # noqa: PLC0415  see above
     from delivery.operate.opening import opened  # noqa: PLC0415  see above
 
-    place = parsed(offset)
-    with opened(url) as catalog, open_client(kafka, settings_in(kafka_config), client) as cluster:
-        story = explain(catalog, Cluster(cluster, out.step), *place)
+    if sum(asked is not None for asked in (hexadecimal, name, offset)) != 1:
+        raise InvalidUsage(
+            "explain a record", url, "say one of --offset, --id and --name; nothing was read"
+        )
+    places = [lookup.parsed(offset)] if offset is not None else []
+    with opened(url) as catalog, open_client(kafka, settings_in(kafka_config), client) as opened_:
+        cluster = Cluster(opened_, out.step)
+        if not places:
+            given = lookup.id_of_hex(hexadecimal) if hexadecimal else named((name or "").encode())
+            places = places_of_id(catalog, cluster, given)
+        story = explain(catalog, cluster, *places[0], whole=whole)
         where = catalog.store.url
-    out.result("\n".join(_lines(story)), {"catalog": where} | story.document())
+    others = [f"{topic}/{partition}/{at}" for topic, partition, at in places[1:]]
+    lines = [*_lines(story), *(f"its id is that of {other} as well" for other in others)]
+    out.result("\n".join(lines), {"catalog": where} | story.document() | {"others": others})
 
 
 def _lines(story: Story) -> list[str]:
@@ -105,4 +130,11 @@ def _reading(one: Reading) -> list[str]:
             lines.append("    no copy in Kafka: not emitted yet, or deleted since")
     if one.fate == "fresh" and not one.outputs:
         lines.append("  nothing was made of it")
+    lines += [
+        f"  repeated by partition {repeat.partition} offset {repeat.offset}, dropped by seq "
+        f"{repeat.seq}, {when(repeat.sealed_ms)}"
+        for repeat in one.repeats
+    ]
+    if one.repeats_upto is not None:
+        lines.append(f"  its repeats were looked for up to offset {one.repeats_upto}")
     return lines

@@ -5,25 +5,25 @@ What it must not know: how it is shown.
 
 Invariants:
     Catalog and topics are only read.
-    A copy is told by its header: sender, incarnation, seq and parent; so copies are found whether or
-    not the stored outputs are still there.
     What only a header says, and the catalog does not confirm, is said to be so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
-import numpy as np
-
 from dedup.catalog.catalog import Catalog
+from dedup.catalog.store import Blob
 from dedup.model import LaneRow, RecordId, Seal, Source
-from delivery.batch import Batch
-from delivery.header import NAME, Header, decode_header, decode_headers
+from delivery.header import NAME, Header, decode_header
 from delivery.kafka.port import Topic
+from delivery.operate import copies
+from delivery.operate.copies import Repeat, repeats
 from delivery.operate.guessing import id_by, ways_of
 from delivery.operate.logs import Cluster
 from delivery.operate.lookup import look_up_id
@@ -105,8 +105,10 @@ class Reading:
         seq, sealed_ms, code: of the seal that read it.
         attempts: everybody who tried at that position and left something, the winner first.
         original: what it repeats, if it is a duplicate.
-        named: how its id was found, if it is a duplicate: "delivery" by its header, else a way.
+        named: how its id was found: "delivery" by its header, else a way.
         outputs: what was made of it.
+        repeats: what was dropped later because it repeats this record, if this one took effect.
+        repeats_upto: the offset up to which these were looked for.
     """
 
     lane: str
@@ -118,6 +120,8 @@ class Reading:
     original: Original | None = None
     named: str | None = None
     outputs: tuple[Output, ...] = ()
+    repeats: tuple[Repeat, ...] = ()
+    repeats_upto: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,8 +149,18 @@ def explain(
     topic: str,
     partition: int,
     offset: int,
+    *,
+    whole: bool = False,
 ) -> Story:
     """Tell the story of the record at an offset of an input or an output.
+
+    Args:
+        catalog: is only read.
+        cluster: its topics.
+        topic: its name.
+        partition: of the topic.
+        offset: in the partition.
+        whole: look for copies in all of the topics, not only where they should be.
 
     Raises:
         InvalidUsage: there is no such topic.
@@ -155,7 +169,7 @@ def explain(
     found = cluster.topic(topic)
     source = Source(found.id, partition)
     record = cluster.record(found, source, offset) if partition < found.partitions else None
-    teller = _Teller(catalog, cluster)
+    teller = _Teller(catalog, cluster, whole=whole)
     header = decode_header(record.header(NAME) or b"") if record is not None else None
     return Story(
         topic=topic,
@@ -173,8 +187,8 @@ def explain(
 class _Teller:
     """Catalog and cluster, with the rows of all lanes."""
 
-    def __init__(self, catalog: Catalog, cluster: Cluster) -> None:
-        self._catalog = catalog
+    def __init__(self, catalog: Catalog, cluster: Cluster, *, whole: bool) -> None:
+        self._catalog, self._whole = catalog, whole
         self._cluster = cluster
         rows = ((lane, catalog.load(lane)) for lane in catalog.lanes())
         self._rows: dict[str, LaneRow] = {lane: row for lane, row in rows if row is not None}
@@ -244,25 +258,57 @@ class _Teller:
                 attempts=attempts_at(self._catalog, lane, seal),
             )
             if fate is Fate.FRESH:
-                yield replace(told, outputs=self._outputs(lane, row, seal, source, offset))
+                told = replace(told, outputs=self._outputs(lane, row, seal, source, offset))
+                yield self._with_repeats(told, row, topic, seal, record)
             elif fate is Fate.DUPLICATE and record is not None:
                 original, named = self._original(lane, row, topic, record, header)
                 yield replace(told, original=original, named=named)
             else:
                 yield told
 
+    def _with_repeats(
+        self,
+        told: Reading,
+        row: LaneRow,
+        topic: Topic,
+        seal: Seal,
+        record: Record | None,
+    ) -> Reading:
+        """Return a reading with what repeats its record, as far as that can be told."""
+        if record is None:
+            return told
+        decided = b"".join(self._catalog.get(Blob.SEGMENT, told.lane, seal) or ())
+        for way, record_id in self._tries(record, decode_header(record.header(NAME) or b"")):
+            if decided.find(record_id) < 0:
+                continue
+            found, upto = repeats(
+                self._catalog,
+                self._cluster,
+                (topic, record.source, record.offset),
+                lane=told.lane,
+                head=row.head,
+                seal=seal,
+                same=partial(_goes_by, way, record_id),
+            )
+            return replace(told, named=way, repeats=found, repeats_upto=upto)
+        return told
+
+    def _tries(
+        self, record: Record, header: Header | None
+    ) -> Iterator[tuple[str | None, RecordId]]:
+        """Yield every id that a record may have, and the way it is named then."""
+        if header is not None and header.mark.sender in self._rows:
+            yield "delivery", header.id
+        for way in ways_of(record):
+            record_id = id_by(way, record)
+            if record_id is not None and way is not None:
+                yield way, record_id
+
     def _original(
         self, lane: str, row: LaneRow, topic: Topic, record: Record, header: Header | None
     ) -> tuple[Original | None, str | None]:
         """Return what a duplicate repeats, and the way it is named."""
-        tries: list[tuple[str | None, RecordId]] = []
-        if header is not None and header.mark.sender in self._rows:
-            tries.append(("delivery", header.id))
-        for way in ways_of(record):
-            record_id = id_by(way, record)
-            if record_id is not None and way is not None:
-                tries.append((way, record_id))
-        for way, record_id in tries:
+        for way, record_id in self._tries(record, header):
             decisions, _ = look_up_id(self._catalog, record_id, [lane])
             for decision in decisions:
                 seal = self._catalog.seal(lane, row.head.incarnation_of(decision.seq), decision.seq)
@@ -280,12 +326,7 @@ class _Teller:
             return None
         for batch in self._cluster.read(topic, seal.start, seal.end):
             for one in batch:
-                if way == "delivery":
-                    found = decode_header(one.header(NAME) or b"")
-                    same = found is not None and found.id == record_id
-                else:
-                    same = id_by(way, one) == record_id
-                if same:
+                if _goes_by(way, record_id, one):
                     return one.source.partition, one.offset
         return None
 
@@ -300,8 +341,9 @@ class _Teller:
         outputs: dict[tuple[str, str], Output] = {}
         for made in stored or ():
             outputs[made.id, made.topic] = _output(made)
-        partitions = None if stored is None else {(one.topic, one.partition) for one in stored}
-        for topic, record in self._copies(lane, row, seal, parent, partitions):
+        wanted = None if stored is None else Counter((one.topic, one.partition) for one in stored)
+        mine = copies.Made(lane=lane, seal=seal, parent=parent)
+        for topic, record in copies.copies(self._cluster, row, mine, wanted, whole=self._whole):
             header = decode_header(record.header(NAME) or b"")
             assert header is not None, "copies are told by their headers"
             key = (header.id.hex(), topic.name)
@@ -315,33 +357,6 @@ class _Teller:
             copy = Copy(offset=record.offset, receivers=self._receivers(record))
             outputs[key] = replace(known, copies=(*known.copies, copy))
         return tuple(outputs.values())
-
-    def _copies(
-        self,
-        lane: str,
-        row: LaneRow,
-        seal: Seal,
-        parent: tuple[int, int],
-        partitions: set[tuple[str, int]] | None,
-    ) -> Iterator[tuple[Topic, Record]]:
-        """Yield every record that says it was made by this seal of this input."""
-        if not seal.outputs.rows:
-            return
-        for identity in dict.fromkeys(row.head.writes):
-            topic = self._cluster.topics().get(identity)
-            if topic is None:
-                continue
-            bounds = self._cluster.bounds(topic)
-            wanted = [
-                (source, low)
-                for source, low in bounds.low
-                if partitions is None or (topic.name, source.partition) in partitions
-            ]
-            if not wanted:
-                continue
-            for batch in self._cluster.read(topic, type(bounds.low).of(wanted), bounds.high):
-                for record in batch.records(_rows_of(batch, lane, seal, parent)):
-                    yield topic, record
 
     def _receivers(self, record: Record) -> dict[str, Fate]:
         found: dict[str, Fate] = {}
@@ -359,34 +374,15 @@ class _Teller:
         return found
 
 
-def _rows_of(batch: Batch, lane: str, seal: Seal, parent: tuple[int, int]) -> Sequence[int]:
-    """Return the rows of a batch that say they were made by a seal of an input."""
-    columns = decode_headers([_last(headers) for headers in batch.headers])
-    marks = [
-        at
-        for at, mark in enumerate(columns.marks)
-        if (mark.sender, mark.incarnation, mark.seq) == (lane, seal.ref.incarnation, seal.ref.seq)
-    ]
-    if not marks:
-        return []
-    mine = (
-        np.isin(columns.mark_of, marks)
-        & (columns.partitions == parent[0])
-        & (columns.offsets == parent[1])
-    )
-    rows: list[int] = np.flatnonzero(mine).tolist()
-    return rows
-
-
-def _last(headers: Iterable[tuple[str, bytes]] | None) -> bytes | None:
-    found = None
-    for name, value in headers or ():
-        if name == NAME:
-            found = value
-    return found
-
-
 def _output(made: Made) -> Output:
     return Output(
         id=made.id, topic=made.topic, partition=made.partition, key=made.key, size=made.size
     )
+
+
+def _goes_by(way: str | None, record_id: RecordId, record: Record) -> bool:
+    """Tell whether a record has an id, if it is named this way."""
+    if way != "delivery":
+        return id_by(way, record) == record_id
+    found = decode_header(record.header(NAME) or b"")
+    return found is not None and found.id == record_id

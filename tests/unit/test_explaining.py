@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from dedup.catalog.catalog import Catalog
-from dedup.model import Incarnation
+from dedup.errors import InvalidUsage
+from dedup.ids import named
+from dedup.model import Incarnation, RecordId
 from delivery.header import NAME, Header, decode_header, encode_header
 from delivery.operate.compaction import Rules, tidy
 from delivery.operate.explaining import Story, explain
+from delivery.operate.finding import places_of_id
 from delivery.operate.logs import Cluster
 from delivery.records import Record
 from tests.unit.collect_kit import raced
@@ -97,6 +100,107 @@ def test_copies_and_what_receivers_made_of_them(shop: House) -> None:
     assert (reading.fate, reading.named) == ("duplicate", "delivery")
     assert reading.original is not None
     assert reading.original.place == (0, copies[0])
+
+
+def test_what_was_dropped_as_a_repeat_is_told_from_the_first_record(shop: House) -> None:
+    (reading,) = story(shop, "in", 0).readings
+    assert (reading.named, reading.repeats_upto) == ("header:id", 30)
+    assert [(one.offset, one.seq) for one in reading.repeats] == [(9, 2), (19, 4), (29, 6)]
+    assert story(shop, "in", 1).readings[0].repeats == ()
+    shop.write("more")
+    shop.done()
+    first, copy = shop.sent()[-1].offset, again(shop, -1)
+    read_on(shop)
+    (reading,) = story(shop, "out", first).readings
+    assert reading.named == "delivery"
+    assert [one.offset for one in reading.repeats] == [copy]
+
+
+def test_repeats_are_looked_for_within_bounds(shop: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("delivery.operate.copies.REPEATS_OFFSETS_MAX", 10)
+    (reading,) = story(shop, "in", 0).readings
+    assert ([one.offset for one in reading.repeats], reading.repeats_upto) == ([9], 11)
+    monkeypatch.setattr("delivery.operate.copies.REPEATS_OFFSETS_MAX", 30)
+    monkeypatch.setattr("delivery.operate.copies.REPEATS_SEALS_MAX", 3)
+    (reading,) = story(shop, "in", 0).readings
+    assert [one.offset for one in reading.repeats] == [9, 19]
+
+
+class Counting(MemoryClient):
+    """Counts the records that are read of a topic."""
+
+    def __init__(self, house: House) -> None:
+        super().__init__(house.broker)
+        self.lowest: dict[object, int] = {}
+
+    def consumer(self, **given: Any) -> Any:
+        made, lowest = super().consumer(**given), self.lowest
+        add = made.add
+
+        def counted(topic: str, positions: Any) -> None:
+            for source, at in dict(positions).items():
+                lowest[source] = min(at, lowest.get(source, at))
+            add(topic, positions)
+
+        made.add = counted  # type: ignore[method-assign]  a consumer that counts
+        return made
+
+
+@pytest.mark.parametrize("collected", [False, True])
+def test_copies_are_looked_for_where_they_must_be(shop: House, *, collected: bool) -> None:
+    """And only what is not there is looked for everywhere."""
+    source = shop.source("out")
+    marks = {record.offset: header_of(record).mark for record in shop.sent()}
+
+    def stamped(later_ms: int) -> None:
+        """Emit each seal's outputs five seconds after those of the one before."""
+        shop.broker.partitions[source] = tuple(
+            record
+            and record._replace(timestamp_ms=mark.minted_at_ms + 5_000 * (mark.seq - 6) + later_ms)
+            for record, mark in zip(shop.broker.partitions[source], marks.values(), strict=True)
+        )
+
+    if collected:
+        tidy(shop.catalog(), LANE, Rules(entries_ms=10**13), NOW_MS, perform=True)
+    sent = shop.sent()[-1]
+    offset = header_of(sent).parent[1]
+
+    def copies(**more: Any) -> tuple[list[int], int]:
+        client = Counting(shop)
+        told = explain(Catalog(shop.store), Cluster(client), "in", 0, offset, **more)
+        (output,) = told.readings[0].outputs
+        return [copy.offset for copy in output.copies], client.lowest[source]
+
+    stamped(0)
+    found, lowest = copies()
+    assert (found, lowest > 0) == ([sent.offset], True)
+    assert copies(whole=True) == ([sent.offset], 0)
+    # A clock that was ten minutes late is allowed for; one that was an hour is searched for.
+    stamped(-500_000)
+    assert copies()[0] == [sent.offset]
+    stamped(-3_600_000)
+    assert copies() == ([sent.offset], 0)
+
+
+def place(house: House, record_id: bytes) -> list[tuple[str, int, int]]:
+    return places_of_id(
+        Catalog(house.store), Cluster(MemoryClient(house.broker)), RecordId(record_id)
+    )
+
+
+def test_a_record_is_found_by_its_name_and_by_its_id(shop: House) -> None:
+    assert place(shop, named(b"r0-0")) == [("in", 0, 0)]
+    for record in shop.sent():
+        assert place(shop, header_of(record).id) == [("out", 0, record.offset)]
+    # What nobody reads is found by who made it.
+    for record in shop.sent("end"):
+        assert place(shop, header_of(record).id) == [("end", 0, record.offset)]
+    with pytest.raises(InvalidUsage, match="no lane has decided it"):
+        place(shop, b"x" * 16)
+    source = shop.source()
+    shop.broker.partitions[source] = (None,) * len(shop.broker.partitions[source])
+    with pytest.raises(InvalidUsage, match="shop/price/0 seq 1"):
+        place(shop, named(b"r0-0"))
 
 
 def test_losers_are_told_with_what_they_had_made(house: House) -> None:

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 )
 @click.argument("url")
 @click.option("--id", "hexadecimal", metavar="HEX", help="An id, as in a record's header.")
-@click.option("--name", metavar="TEXT", help="A publisher's name for a record.")
+@click.option(
+    "--name", "--key", "name", metavar="TEXT", help="A publisher's name or key for a record."
+)
 @click.option("--offset", metavar="TOPIC/PARTITION/OFFSET", help="The place of an input record.")
 @click.option("--stage", help="Only the lanes of this stage, or pipeline/stage.")
 @verb

@@ -1,0 +1,257 @@
+"""Where the copies of an output lie in Kafka, and which later records were dropped as repeats of one.
+
+What it is: `copies`, and `repeats`.
+What it must not know: how a story is told.
+
+Invariants:
+    A copy is told by its header: sender, incarnation, seq and parent; so it is found whether or not
+    the stored outputs are still there.
+    Topics are not read whole where it can be helped: an output is emitted soon after it was minted,
+    and what a crash repeats lies close behind. Only what is not found there is looked for everywhere.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dedup import arrays
+from dedup.catalog.catalog import Catalog
+from dedup.catalog.store import Blob
+from dedup.formats.dropped import Run, Verdict, decode_dropped
+from dedup.model import Frontier, Head, LaneRow, RecordId, Seal, Source
+from delivery.batch import Batch
+from delivery.header import NAME, decode_headers
+from delivery.kafka.port import Topic
+from delivery.operate.logs import Cluster
+from delivery.records import Record
+
+__all__ = ["NEAR_OFFSETS", "REPEATS_OFFSETS_MAX", "Made", "Repeat", "copies", "repeats"]
+
+#: How far before minted-at an output may seem to have been emitted; the second is for clocks that
+#: are apart as far as brokers and workers ever should be.
+MARGINS_MS = (1_000, 600_000)
+#: Offsets of a partition that are read from there on: as many as a crash can have between two copies,
+#: the bundles that were on their way.
+NEAR_OFFSETS = 20_000
+#: Offsets behind a record in which its repeats are looked for.
+REPEATS_OFFSETS_MAX = 20_000
+#: Seals behind a record's own in which they are.
+REPEATS_SEALS_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeat:
+    """A record that was dropped as a repeat of another one, and by which seal."""
+
+    partition: int
+    offset: int
+    seq: int
+    sealed_ms: int
+
+
+# Copies -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """What a seal made: of one input, or under one id.
+
+    Attributes:
+        lane, seal: who made it.
+        parent: partition and offset of the input; None: of any.
+        id: the id; None: any.
+    """
+
+    lane: str
+    seal: Seal
+    parent: tuple[int, int] | None = None
+    id: RecordId | None = None
+
+    def rows(self, batch: Batch) -> Sequence[int]:
+        """Return the rows of a batch that say they are it."""
+        columns = decode_headers([last_of_ours(headers) for headers in batch.headers])
+        at = self.seal.ref
+        marks = [
+            place
+            for place, mark in enumerate(columns.marks)
+            if (mark.sender, mark.incarnation, mark.seq) == (self.lane, at.incarnation, at.seq)
+        ]
+        mine = np.isin(columns.mark_of, marks)
+        if self.parent is not None:
+            mine &= (columns.partitions == self.parent[0]) & (columns.offsets == self.parent[1])
+        if self.id is not None:
+            mine &= (columns.ids == arrays.from_raw(self.id)).all(axis=1)
+        rows: list[int] = np.flatnonzero(mine).tolist()
+        return rows
+
+
+def copies(
+    cluster: Cluster,
+    row: LaneRow,
+    made: Made,
+    wanted: Mapping[tuple[str, int], int] | None = None,
+    *,
+    whole: bool = False,
+) -> list[tuple[Topic, Record]]:
+    """Return the copies of what a seal made, by partition and offset.
+
+    Args:
+        cluster: where they are.
+        row: of the lane that made it.
+        made: what.
+        wanted: how many outputs went to each topic and partition; None: nobody knows.
+        whole: read every partition to its end, in case somebody sent it again much later.
+    """
+    if not made.seal.outputs.rows or wanted == {}:
+        return []
+    partitions = list(_partitions(cluster, row, wanted))
+    if not whole:
+        for margin_ms in MARGINS_MS:
+            found: list[tuple[Topic, Record]] = []
+            for topic, source, low, high in partitions:
+                at_ms = max(0, made.seal.minted_at_ms - margin_ms)
+                start = max(low, cluster.at_time(topic, source, at_ms))
+                found += _between(
+                    cluster, topic, source, (start, min(high, start + NEAR_OFFSETS)), made
+                )
+            if _all_there(found, wanted):
+                return found
+    return [
+        one
+        for topic, source, low, high in partitions
+        for one in _between(cluster, topic, source, (low, high), made)
+    ]
+
+
+def _partitions(
+    cluster: Cluster, row: LaneRow, wanted: Mapping[tuple[str, int], int] | None
+) -> Iterator[tuple[Topic, Source, int, int]]:
+    """Yield the partitions that outputs may be in, and what their logs hold."""
+    for identity in dict.fromkeys(row.head.writes):
+        topic = cluster.topics().get(identity)
+        if topic is None:
+            continue
+        bounds = cluster.bounds(topic)
+        for source, low in bounds.low:
+            if wanted is None or (topic.name, source.partition) in wanted:
+                yield topic, source, low, bounds.high.at(source) or low
+
+
+def _between(
+    cluster: Cluster, topic: Topic, source: Source, span: tuple[int, int], made: Made
+) -> Iterator[tuple[Topic, Record]]:
+    if span[0] >= span[1]:
+        return
+    low, high = (Frontier.of([(source, at)]) for at in span)
+    for batch in cluster.read(topic, low, high):
+        for record in batch.records(made.rows(batch)):
+            yield topic, record
+
+
+def _all_there(
+    found: Sequence[tuple[Topic, Record]], wanted: Mapping[tuple[str, int], int] | None
+) -> bool:
+    if wanted is None:
+        return bool(found)
+    there = Counter(
+        {(topic.name, one.source.partition, last_of_ours(one.headers)) for topic, one in found}
+    )
+    places = Counter((name, partition) for name, partition, _ in there)
+    return all(places[place] >= count for place, count in wanted.items())
+
+
+def last_of_ours(headers: Iterable[tuple[str, bytes]] | None) -> bytes | None:
+    """Return the header of ours that counts."""
+    found = None
+    for name, value in headers or ():
+        if name == NAME:
+            found = value
+    return found
+
+
+# Repeats ------------------------------------------------------------------------------------------
+
+
+def repeats(
+    catalog: Catalog,
+    cluster: Cluster,
+    place: tuple[Topic, Source, int],
+    *,
+    lane: str,
+    head: Head,
+    seal: Seal,
+    same: Callable[[Record], bool],
+) -> tuple[tuple[Repeat, ...], int]:
+    """Return the records that a lane dropped as duplicates of one, and up to where they were sought.
+
+    Args:
+        catalog: its seals say what they dropped.
+        cluster: where the records are.
+        place: of the record.
+        lane: who read it.
+        head: its head.
+        seal: by which it took effect.
+        same: tells whether a record has its id.
+    """
+    topic, source, offset = place
+    bounds = cluster.bounds(topic)
+    first, high = max(offset + 1, bounds.low.at(source) or 0), bounds.high.at(source) or 0
+    last = min(first + REPEATS_OFFSETS_MAX, head.frontier.at(source) or 0, high)
+    found: list[Repeat] = []
+    to_seq = min(head.ref.seq, seal.ref.seq + REPEATS_SEALS_MAX)
+    for incarnation, begin, end in head.runs(seal.ref.seq, to_seq):
+        for later in catalog.seals(lane, incarnation, begin, end):
+            start = later.start.at(source)
+            if start is not None and start >= last:
+                return tuple(found), last
+            runs = _duplicates(catalog, lane, later, source, (first, last))
+            found += _dropped(cluster, topic, later, runs, same=same)
+    return tuple(found), last
+
+
+def _duplicates(
+    catalog: Catalog, lane: str, seal: Seal, source: Source, span: tuple[int, int]
+) -> list[Run]:
+    first, last = span
+    if not seal.counts.duplicate:
+        return []
+    chunks = catalog.get(Blob.DROPPED, lane, seal) or []
+    return [
+        run
+        for chunk in chunks
+        for run in decode_dropped(chunk, f"dropped offsets of {lane} seq {seal.ref.seq}")
+        if run.verdict is Verdict.DUPLICATE
+        and run.source == source
+        and first < run.offset + run.count
+        and run.offset < last
+    ]
+
+
+def _dropped(
+    cluster: Cluster,
+    topic: Topic,
+    seal: Seal,
+    runs: Sequence[Run],
+    *,
+    same: Callable[[Record], bool],
+) -> Iterator[Repeat]:
+    """Yield the records of runs that are the same; they are read in one go, gaps included."""
+    if not runs:
+        return
+    source = runs[0].source
+    dropped = {at for run in runs for at in range(run.offset, run.offset + run.count)}
+    low, high = (Frontier.of([(source, at)]) for at in (min(dropped), max(dropped) + 1))
+    for batch in cluster.read(topic, low, high):
+        rows = [at for at, offset in enumerate(batch.offsets.tolist()) if offset in dropped]
+        for record in batch.records(rows):
+            if same(record):
+                yield Repeat(
+                    partition=source.partition,
+                    offset=record.offset,
+                    seq=seal.ref.seq,
+                    sealed_ms=seal.minted_at_ms,
+                )
