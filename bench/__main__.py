@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from bench import (
+    answers,
     audit,
     batches,
     catalog,
@@ -42,6 +43,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     *dedup_disk.BENCHMARKS,
     *pipeline.BENCHMARKS,
     *audit.BENCHMARKS,
+    *answers.BENCHMARKS,
     *growth.BENCHMARKS,
 )
 

@@ -29,7 +29,7 @@ from delivery.operate.auditing import Terms, audit
 from delivery.operate.gathering import Gathering
 from delivery.operate.logs import Cluster
 from delivery.operate.opening import chosen, opened
-from delivery.operate.proving import Proved
+from delivery.operate.proving import Proved, no_cycles
 from delivery.operate.stand import Stand
 from delivery.services.ephemeral import ephemeral
 
@@ -55,11 +55,9 @@ def _audited(lab: Lab) -> Iterator[Sequence[Contestant]]:
     ):
         records = RECORDS_QUICK if lab.quick else RECORDS
         url = f"sqlite:{directory}/whole.db"
-        _furnish(client, services.kafka.bootstrap, url, "", records)
+        furnish(client, services.kafka.bootstrap, url, "", records)
         small = f"sqlite:{directory}/small.db"
-        _furnish(
-            client, services.kafka.bootstrap, small, "-small", min(records, CLOSER_RECORDS_MAX)
-        )
+        furnish(client, services.kafka.bootstrap, small, "-small", min(records, CLOSER_RECORDS_MAX))
         yield [
             Contestant(name=READ, turn=partial(_read, client)),
             Contestant(name=CLOSER, turn=partial(_closer, client, small)),
@@ -68,7 +66,7 @@ def _audited(lab: Lab) -> Iterator[Sequence[Contestant]]:
         ]
 
 
-def _furnish(client: Client, bootstrap: str, url: str, suffix: str, records: int) -> None:
+def furnish(client: Client, bootstrap: str, url: str, suffix: str, records: int) -> None:
     """Publish records and run a stage over them to its end."""
     source = client.create(SOURCE + suffix, TopicSettings(partitions=PARTITIONS))
     client.create(TARGET + suffix, TopicSettings(partitions=PARTITIONS))
@@ -120,12 +118,13 @@ def _columns(client: Client, url: str, proved: Proved | None) -> Turn:
 
 
 def _read(client: Client) -> Turn:
-    """Read the same topics, and do nothing with them."""
+    """Read the same topics as an audit reads them, and do nothing with them."""
     began, cluster, count = time.perf_counter(), Cluster(client), 0
-    for name in (SOURCE, TARGET):
-        topic = cluster.topic(name)
-        bounds = cluster.bounds(topic)
-        count += sum(len(batch) for batch in cluster.read(topic, bounds.low, bounds.high))
+    with no_cycles():
+        for name in (SOURCE, TARGET):
+            topic = cluster.topic(name)
+            bounds = cluster.bounds(topic)
+            count += sum(len(batch) for batch in cluster.read(topic, bounds.low, bounds.high))
     return Turn(seconds=(time.perf_counter() - began,), amount=count)
 
 

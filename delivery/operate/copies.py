@@ -29,7 +29,15 @@ from delivery.kafka.port import Topic
 from delivery.operate.logs import Cluster
 from delivery.records import Record
 
-__all__ = ["NEAR_OFFSETS", "REPEATS_OFFSETS_MAX", "Made", "Repeat", "copies", "repeats"]
+__all__ = [
+    "NEAR_OFFSETS",
+    "REPEATS_OFFSETS_MAX",
+    "Made",
+    "Repeat",
+    "copies",
+    "last_of_ours",
+    "repeats",
+]
 
 #: How far before minted-at an output may seem to have been emitted; the second is for clocks that
 #: are apart as far as brokers and workers ever should be.

@@ -12,17 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
+from dedup import arrays
 from dedup.catalog.catalog import Catalog
+from dedup.catalog.store import Blob
 from dedup.errors import InvalidUsage
+from dedup.formats.segment import decode_segment
 from dedup.model import Frontier, RecordId, Seal
-from delivery.header import NAME, decode_header
-from delivery.operate.copies import Made, copies
-from delivery.operate.guessing import id_by, ways_of
+from delivery.batch import Batch
+from delivery.header import decode_headers
+from delivery.operate.copies import Made, copies, last_of_ours
+from delivery.operate.guessing import SAMPLE_MAX, guessed, id_by, ways_of
 from delivery.operate.logs import Cluster
 from delivery.operate.lookup import look_up_id
-from delivery.records import Record
 
-__all__ = ["has_id", "places_of_id"]
+__all__ = ["places_of_id"]
 
 _Place = tuple[str, int, int]
 
@@ -48,7 +53,7 @@ def places_of_id(catalog: Catalog, cluster: Cluster, record_id: RecordId) -> lis
     for decision in sorted(decisions, key=lambda one: one.sealed_ms or 0):
         seal = _seal(catalog, decision.lane, decision.seq)
         if seal is not None:
-            places |= dict.fromkeys(_in_range(cluster, seal, record_id))
+            places |= dict.fromkeys(_in_range(catalog, cluster, decision.lane, seal, record_id))
     for maker in () if places else makers:
         row, seal = catalog.load(maker.lane), _seal(catalog, maker.lane, maker.seq)
         if row is not None and seal is not None:
@@ -71,21 +76,20 @@ def places_of_id(catalog: Catalog, cluster: Cluster, record_id: RecordId) -> lis
     return list(places)
 
 
-def has_id(record: Record, record_id: RecordId) -> bool:
-    """Tell whether a record goes by an id, by its header or by any way of naming it."""
-    header = decode_header(record.header(NAME) or b"")
-    if header is not None and header.id == record_id:
-        return True
-    return any(id_by(way, record) == record_id for way in ways_of(record))
-
-
 def _seal(catalog: Catalog, lane: str, seq: int) -> Seal | None:
     row = catalog.load(lane)
     return catalog.seal(lane, row.head.incarnation_of(seq), seq) if row is not None else None
 
 
-def _in_range(cluster: Cluster, seal: Seal, record_id: RecordId) -> Iterator[_Place]:
+def _in_range(
+    catalog: Catalog, cluster: Cluster, lane: str, seal: Seal, wanted: RecordId
+) -> Iterator[_Place]:
     """Yield the first record of an id in what a seal has read."""
+    decided: set[RecordId] = set()
+    for chunk in catalog.get(Blob.SEGMENT, lane, seal) or ():
+        for part in decode_segment(chunk, f"segment of {lane} seq {seal.ref.seq}"):
+            decided.update(part)
+    ways: list[str | None] | None = None
     for source, start in seal.start:
         topic = cluster.topics().get(source.topic)
         if topic is None:
@@ -97,7 +101,28 @@ def _in_range(cluster: Cluster, seal: Seal, record_id: RecordId) -> Iterator[_Pl
             continue
         low, high = (Frontier.of([(source, at)]) for at in (first, last))
         for batch in cluster.read(topic, low, high):
-            for record in batch:
-                if has_id(record, record_id):
-                    yield topic.name, source.partition, record.offset
-                    return
+            if ways is None:
+                sample = list(batch)[:SAMPLE_MAX]
+                sure, way = guessed(sample, decided)
+                # What is not explained by the ids that the seal decided may be named in any way.
+                ways = [way] if sure else list(dict.fromkeys(w for r in sample for w in ways_of(r)))
+            at = _row(batch, wanted, ways)
+            if at is not None:
+                yield topic.name, source.partition, int(batch.offsets[at])
+                return
+
+
+def _row(batch: Batch, wanted: RecordId, ways: list[str | None]) -> int | None:
+    """Return the first record of a batch that goes by an id, by its header or one of the ways."""
+    columns = decode_headers([last_of_ours(headers) for headers in batch.headers])
+    by_header = (columns.ids == arrays.from_raw(wanted)).all(axis=1)
+    if by_header.any():
+        return int(np.flatnonzero(by_header)[0])
+    return next(
+        (
+            at
+            for at, record in enumerate(batch)
+            if any(id_by(way, record) == wanted for way in ways)
+        ),
+        None,
+    )

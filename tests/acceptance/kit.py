@@ -41,6 +41,7 @@ from delivery.kafka.port import Client, TopicSettings
 from delivery.records import Record
 from tests.acceptance.lifeline import LIFELINES
 from tests.acceptance.pricing import Pipeline
+from tests.acceptance.telling import untrue
 from tests.acceptance.traffic import Row, Traffic, traffic
 
 _T = TypeVar("_T")
@@ -251,7 +252,21 @@ def prove(trial: Trial) -> Effects:
     assert shown.offered > 0, "no repeat was offered, so nothing was proved"
     assert not shown.findings, "\n".join(shown.findings)
     assert (shown.lost, shown.doubled, shown.conflicting) == (0, 0, 0)
+    told = untold(trial)
+    assert not told, "\n".join(told)
     return shown
+
+
+def untold(trial: Trial) -> list[str]:
+    """Return where an operator would be told otherwise than it was."""
+    pipeline = trial.pipeline
+    store = open_store(pipeline.catalog)
+    try:
+        with open_client(pipeline.kafka) as client:
+            topics = {name: logs_of(client, name) for name in pipeline.topics}
+            return untrue(client, Catalog(store), pipeline, topics, len(trial.traffic.rows))
+    finally:
+        store.close()
 
 
 def judge(trial: Trial) -> Effects:

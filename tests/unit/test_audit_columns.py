@@ -370,5 +370,11 @@ def test_rows_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("delivery.checker.columns.same._mixed", lambda words: words[0] * 0)
     rows = [(1, 5), (2, 5), (1, 6), (2, 5), (1, 5)]
     assert firsts(columns(rows)).tolist() == [0, 1, 2, 1, 0]
-    kinds, kind = distinct(columns(rows))
-    assert [rows[kinds[one]] for one in kind.tolist()] == rows
+    assert distinct(columns(rows)).tolist() == [0, 1, 2]
+
+
+@given(_ROWS)
+def test_kinds_are_those_of_a_dictionary(rows: list[tuple[int, int]]) -> None:
+    twice = [row for row in rows for _ in range(2)]
+    expected = [at for at, row in enumerate(twice) if row not in twice[:at]]
+    assert distinct(columns(twice)).tolist() == expected

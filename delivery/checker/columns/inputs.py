@@ -247,8 +247,8 @@ def _check_buckets(
 ) -> None:
     """Hold where ids lie against when they may be dropped, once for each kind of record there."""
     marks, sources = rows.marks[record_of], rows.sources[record_of]
-    kinds, _ = distinct((part_of, marks, sources))
     rekeyed = bool(ground.kept[rows.marks[rows.marks != ABSENT]].any())
+    kinds = distinct((part_of, marks, sources))
     for at in kinds.tolist():
         one, source = decided[int(part_of[at])], int(sources[at])
         lane_time = Bucket(Origin.EXTERNAL, one.seal.lane_time_ms // BUCKET_MS)
@@ -339,7 +339,7 @@ def _check_remnants(
     part: slice,
     known: dict[tuple[str, Incarnation, TopicId], int],
 ) -> None:
-    kinds, _ = distinct((rows.marks[part], rows.sources[part]))
+    kinds = distinct((rows.marks[part], rows.sources[part]))
     for at in (kinds + part.start).tolist():
         place = int(rows.marks[at])
         mark = ground.marks.every[place] if place != ABSENT else None

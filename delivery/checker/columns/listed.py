@@ -92,7 +92,7 @@ def check_list(
     missing = due[~held & (rows.seqs[due] <= listed.upto)]
     marks, sources = rows.marks[missing], rows.sources[missing]
     reads = {read.key: read.seq for read in book.head.read_seqs}
-    for at in distinct((marks, sources))[0].tolist() if len(missing) else ():
+    for at in distinct((marks, sources)).tolist() if len(missing) else ():
         mark = ground.marks.every[int(marks[at])] if marks[at] != ABSENT else None
         if mark is None or mark.kept:
             window_ms = asked.window_ms

@@ -124,7 +124,7 @@ def check_senders(ground: Ground, topics: set[TopicId]) -> None:
     """
     for topic in sorted(topics):
         for column in ground.partitions(topic):
-            for place in np.unique(column.marks).tolist():
+            for place in sorted(column.met):
                 mark = ground.marks.every[place] if place >= 0 else None
                 sender = ground.world.sender(mark.sender) if mark is not None else None
                 if sender is None or topic not in sender.head.writes:

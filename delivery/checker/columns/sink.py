@@ -43,14 +43,15 @@ def prove_sink(ground: Ground, book: Book, inputs: Inputs, base: Base | None) ->
     _held_to_attempts(book, inputs, sent.rows(~promised), gone)
     _check_versions(book, sent)
     _check_delivered(ground, book)
-    _check_acknowledged(book, sent, stored_rows, gone)
-    return sent.rows(firsts(sent.name) == np.arange(len(sent)))
+    once = sent.rows(firsts(sent.name) == np.arange(len(sent)))
+    _check_acknowledged(book, sent, once, stored_rows, gone)
+    return once
 
 
 def _check_promises(ground: Ground, book: Book, inputs: Inputs, rows: Sent) -> None:
     """Hold what is stored against the topics and against the records that took effect."""
     writes = book.head.writes
-    for at in distinct((rows.edges, rows.partitions))[0].tolist():
+    for at in distinct((rows.edges, rows.partitions)).tolist():
         edge, partition = int(rows.edges[at]), int(rows.partitions[at])
         if edge >= len(writes) or Source(writes[edge], partition) not in ground.columns:
             text = f"edge {edge}, partition {partition}"
@@ -87,7 +88,7 @@ def _check_marks(ground: Ground, book: Book) -> None:
     met: set[int] = set()
     for topic in dict.fromkeys(head.writes):
         for column in ground.partitions(topic):
-            met.update(np.unique(column.marks).tolist())
+            met |= column.met
     for place in ground.senders(book.name).tolist():
         mark = ground.marks.every[place]
         last = kept_until(head, mark.incarnation)
@@ -217,7 +218,9 @@ def _check_delivered(ground: Ground, book: Book) -> None:
             raise Doubt(Kind.DELIVERED_BEYOND, f"partition {source.partition}", text)
 
 
-def _check_acknowledged(book: Book, sent: Sent, rows: Sent, gone: dict[int, Seal]) -> None:
+def _check_acknowledged(
+    book: Book, sent: Sent, once: Sent, rows: Sent, gone: dict[int, Seal]
+) -> None:
     """Demand that what is acknowledged is there, below what was delivered."""
     due = by_topic(book, rows.rows(rows.seqs <= book.ack.seq))
     order = np.argsort(sent.offsets, kind="stable")
@@ -226,14 +229,13 @@ def _check_acknowledged(book: Book, sent: Sent, rows: Sent, gone: dict[int, Seal
         at = int(np.flatnonzero(found == ABSENT)[0])
         raise Doubt(Kind.LOST, f"an output of seal {int(due.seqs[at])}", "acknowledged")
     least = sent.offsets[order][found]
-    for at in distinct((due.edges, due.partitions))[0].tolist():
+    for at in distinct((due.edges, due.partitions)).tolist():
         edge, partition = int(due.edges[at]), int(due.partitions[at])
         behind = book.ack.delivered.at(Source(book.head.writes[edge], partition)) or 0
         mine = (due.edges == edge) & (due.partitions == partition)
         if (least[mine] >= behind).any():
             text = f"partition {partition}, delivered {behind}"
             raise Doubt(Kind.DELIVERED_LOW, f"an output of seal {int(due.seqs[at])}", text)
-    once = sent.rows(firsts(sent.name) == np.arange(len(sent)))
     counts = dict(
         zip(*(one.tolist() for one in np.unique(once.seqs, return_counts=True)), strict=True)
     )

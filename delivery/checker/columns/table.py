@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -78,7 +79,7 @@ class Marks:
         return place
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Column:
     """One topic-partition, from some offset on.
 
@@ -107,6 +108,11 @@ class Column:
 
     def __len__(self) -> int:
         return len(self.offsets)
+
+    @cached_property
+    def met(self) -> frozenset[int]:
+        """Which places in `Marks` occur, and whether none does."""
+        return frozenset(np.unique(self.marks).tolist())
 
     def without(self, mask: Mask) -> Column:
         """Return it without some records."""
@@ -201,6 +207,8 @@ def digests(fields: Sequence[bytes | None]) -> Words:
     if None not in fields:
         there = cast("Sequence[bytes]", fields)
         return np.fromiter(map(_digest, there), dtype=np.uint64, count=count)
+    if fields.count(None) == count:
+        return np.full(count, _NOTHING, dtype=np.uint64)
     found = (_NOTHING if one is None else _digest(one) for one in fields)
     return np.fromiter(found, dtype=np.uint64, count=count)
 
