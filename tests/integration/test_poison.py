@@ -217,7 +217,7 @@ def test_without_dead_letters_the_stage_stops_and_names_the_record(
     house.stage(user.total, reads=raw, writes=[out], id_from="json:id")
     house.publish(raw, [order(0), order(1), Sent(b"{"), order(2)])
     failed = house.driver.do("wait", name=house.start(engine), timeout=STOPPED_SECONDS_MAX)
-    assert "offset 2 of partition 0" in failed["error"], failed
+    assert "offset 2 of partition 0" in failed["text"], failed
     assert {parent_of(record) for record in house.bench.records(out)} <= {0, 1}
 
 
