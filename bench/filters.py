@@ -172,7 +172,7 @@ def _staged(capacity: int, lab: Lab) -> Iterator[Sequence[Contestant]]:
     }
     if capacity <= PORT_CAPACITY_MAX:
         makers["pybloom through the port"] = lambda: OfFilter(
-            new_filter(capacity, engine="pybloom")
+            new_filter(capacity, engine="pybloom-live")
         )
     contestants = []
     for name, make in makers.items():

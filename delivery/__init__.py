@@ -19,6 +19,7 @@ from dedup.errors import (
 )
 
 if TYPE_CHECKING:
+    from dedup.filters import Filters
     from delivery.api import Delivery
     from delivery.records import Output, Record
 
@@ -27,6 +28,7 @@ __all__ = [
     "Delivery",
     "DeliveryError",
     "Fenced",
+    "Filters",
     "Indeterminate",
     "InvalidUsage",
     "Output",
@@ -37,6 +39,7 @@ __all__ = [
 #: Where the other names are.
 _HOMES = {
     "Delivery": "delivery.api",
+    "Filters": "dedup.filters",
     **dict.fromkeys(("Output", "Record"), "delivery.records"),
 }
 

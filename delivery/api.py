@@ -12,7 +12,6 @@ Invariants:
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -22,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import xxhash
 
 from dedup.errors import InvalidUsage
-from dedup.expiry import WINDOW_MS_DEFAULT
-from delivery.host.spec import Conflicts, Plan, StageSpec
+from dedup.filters import Filters
+from delivery.host.spec import Conflicts, Plan, StageSpec, window_ms
 from delivery.life.lives import Lives
 from delivery.naming import IdFrom
 from delivery.watch.serving import Serving
@@ -43,8 +42,6 @@ _Call = TypeVar("_Call", bound=Callable[..., Any])
 
 Engine = Literal["resident", "micro-batch"]
 
-#: Milliseconds of the units in which a window is said.
-_UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 #: Partitions of an internal topic that records are re-keyed into; frozen for ever once it is made.
 REKEYED_PARTITIONS = 8
 
@@ -61,6 +58,7 @@ class Delivery(Ends, Lives):
         home: directory of each host for the indexes of its lanes, so that a process that is started
             again need not make them anew; None: `$DELIVERY_HOME`, or one below the directory for
             temporary files; "": each process has its own.
+        filters: how the filters in front of those indexes are made; None: as `Filters()` does.
         metrics: where Prometheus finds metrics of this process and of the catalog, once something
             runs: a port of this machine (9464), or "host:port"; 0: a free one. None: nowhere.
     """
@@ -74,6 +72,7 @@ class Delivery(Ends, Lives):
         options: Mapping[str, Any] | None = None,
         client: str | None = None,
         home: str | None = None,
+        filters: Filters | None = None,
         metrics: int | str | None = None,
     ) -> None:
         self.catalog = catalog
@@ -82,6 +81,13 @@ class Delivery(Ends, Lives):
         self.options = dict(options or {})
         self.client = client
         self.home = home
+        if not isinstance(filters, Filters | None):
+            raise InvalidUsage(
+                "declare a pipeline",
+                f"filters of type {type(filters).__name__}",
+                "nothing was started: say filters=Filters(engine=..., rate=..., key=...)",
+            )
+        self.filters = filters or Filters()
         self._stages: dict[str, StageSpec] = {}
         self.wrapped: dict[str, Wrapped] = {}
         self.metrics = None if metrics is None else Serving(metrics)
@@ -105,6 +111,7 @@ class Delivery(Ends, Lives):
             client=self.client,
             stages=self.stages,
             home=self.home,
+            filters=self.filters,
         )
 
     # Stages -----------------------------------------------------------------------------------
@@ -376,23 +383,3 @@ def code_of(call: Callable[..., Any]) -> str:
     except (OSError, TypeError, SyntaxError, TokenError):  # no file, or no longer the one it was
         text = getattr(getattr(call, "__code__", None), "co_code", b"")
     return xxhash.xxh3_64_hexdigest(text)
-
-
-def window_ms(window: str | timedelta | None) -> int:
-    """Return a window in milliseconds.
-
-    Raises:
-        InvalidUsage: it says no length of time.
-    """
-    if window is None:
-        return WINDOW_MS_DEFAULT
-    if isinstance(window, timedelta):
-        return int(window.total_seconds() * 1000)
-    found = re.fullmatch(r"(\d+)([smhd])", window)
-    if found is None:
-        raise InvalidUsage(
-            "declare a stage",
-            f"window={window!r}",
-            'nothing was started: say a number and s, m, h or d, as in "24h", or give a timedelta',
-        )
-    return int(found[1]) * _UNITS[found[2]]

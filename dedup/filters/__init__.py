@@ -1,5 +1,6 @@
 """Bloom filters over a lane's ids: hints that spare exact look-ups, never the truth."""
 
+from dedup.filters.choice import Filters
 from dedup.filters.files import (
     ENGINE_DEFAULT,
     ENGINES,
@@ -17,6 +18,7 @@ __all__ = [
     "KEY_BYTES",
     "RATE_DEFAULT",
     "Filter",
+    "Filters",
     "bits_per_id",
     "create_filter",
     "grown",

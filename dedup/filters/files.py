@@ -76,6 +76,7 @@ class HeldFilter:
         self.engine = engine.name
         self.capacity = header.capacity
         self.target_rate = header.rate
+        self.key = header.key
         self.nbytes = engine.size(header.capacity, header.rate)
         #: What was last written or read; of a file that somebody else writes, maybe outdated.
         self._header = header

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
 import psutil
@@ -77,7 +77,8 @@ class Header:
     maker: bytes
     capacity: int
     rate: float
-    key: bytes | None
+    #: A secret.
+    key: bytes | None = field(repr=False)
     #: Grows with every write of this file; the greater of two slots is the newer.
     generation: int = 0
     count: int = 0

@@ -37,6 +37,10 @@ class Filter(Protocol):
         """The share of strangers that may get a True at capacity."""
 
     @property
+    def key(self) -> bytes | None:
+        """The secret it was made with."""
+
+    @property
     def count(self) -> int:
         """How many ids were added, repeats included; of a file, up to its last tag."""
 

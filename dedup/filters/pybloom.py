@@ -79,9 +79,9 @@ class PybloomBits:
 
 
 class PybloomEngine:
-    """The kind of filter whose name is `pybloom`."""
+    """The kind of filter that the package makes."""
 
-    name = "pybloom"
+    name = PACKAGE
 
     def version(self) -> str:
         """Return the version of the package, and how it is given ids."""
@@ -124,7 +124,7 @@ def _package() -> Any:
         import pybloom_live  # noqa: PLC0415 - an optional extra, asked for only where it is used
     except ImportError as error:
         raise InvalidUsage(
-            "use the filter engine pybloom",
+            f"use the filter engine {PACKAGE}",
             PACKAGE,
             "the package is not installed and nothing was changed: install "
             "exactly-once-delivery[pybloom], or use the default engine, blocked",

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from dedup.arrays import Ids, Mask, pack
 from dedup.catalog.catalog import Catalog
 from dedup.errors import Unavailable
-from dedup.filters import ENGINE_DEFAULT, RATE_DEFAULT, saturated
+from dedup.filters import Filters, saturated
 from dedup.formats.segment import Part
 from dedup.local.group import Lens
 from dedup.local.home import At, Home, nowhere
@@ -45,6 +45,9 @@ from dedup.model import Head, HeadRef, RecordId, Seal
 #: into the list in between, and then it is all read again.
 REBUILDS_MAX = 10
 
+#: How filters are made unless a user chooses.
+FILTERS = Filters()
+
 
 class LaneIndex:
     """The decided ids of one lane.
@@ -54,9 +57,7 @@ class LaneIndex:
         lane: whose ids.
         window_ms: how long external ids are held, along lane time.
         home: where this host keeps them between processes; None: this process alone has them.
-        engine: of the filters.
-        rate: the share of fresh ids that may cost a look-up.
-        key: 16 secret bytes, against ids that strangers choose.
+        filters: how filters are made; files of others are made anew from the runs beside them.
         limits: how much is kept where.
         at: is told each step that must survive being killed; for tests.
     """
@@ -68,9 +69,7 @@ class LaneIndex:
         *,
         window_ms: int,
         home: Home | None = None,
-        engine: str = ENGINE_DEFAULT,
-        rate: float = RATE_DEFAULT,
-        key: bytes | None = None,
+        filters: Filters = FILTERS,
         limits: Limits = LIMITS,
         at: At = nowhere,
     ) -> None:
@@ -78,7 +77,7 @@ class LaneIndex:
         self._limits = limits
         self._intake = Intake(catalog, lane)
         place = None if home is None else home.place(catalog.store.url, lane, at)
-        recipe = Recipe(lane=lane, engine=engine, rate=rate, key=key)
+        recipe = Recipe(lane=lane, filters=filters)
         self._keeper = Keeper(recipe, window_ms, limits, place, at)
         self._head: Head | None = None
         self._lens = Lens()

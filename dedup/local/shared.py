@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dedup.arrays import Ids, Mask
-from dedup.filters import Filter, create_filter, new_filter, open_filter
+from dedup.filters import Filter, Filters, create_filter, new_filter, open_filter
 from dedup.formats.segment import Bucket
 from dedup.model import HeadRef
 
@@ -38,9 +38,7 @@ class Recipe:
     """How the filters of a lane are made."""
 
     lane: str
-    engine: str
-    rate: float
-    key: bytes | None
+    filters: Filters
 
 
 class SharedFilter:
@@ -61,9 +59,9 @@ class SharedFilter:
             capacity,
             lane=recipe.lane,
             bucket=bucket,
-            engine=recipe.engine,
-            rate=recipe.rate,
-            key=recipe.key,
+            engine=recipe.filters.engine,
+            rate=recipe.filters.rate,
+            key=recipe.filters.key,
         )
         return SharedFilter(recipe, path, made, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
@@ -75,7 +73,7 @@ class SharedFilter:
         except OSError:
             return None
         found = open_filter(
-            path, lane=recipe.lane, bucket=bucket, engine=recipe.engine, writable=True
+            path, lane=recipe.lane, bucket=bucket, engine=recipe.filters.engine, writable=True
         )
         if found is None:
             os.close(lock)
@@ -109,10 +107,8 @@ class SharedFilter:
                 self.filter.add(ids)
                 return
         if self._side is None:
-            recipe = self._recipe
-            self._side = new_filter(
-                SIDE_IDS, engine=recipe.engine, rate=recipe.rate, key=recipe.key
-            )
+            how = self._recipe.filters
+            self._side = new_filter(SIDE_IDS, engine=how.engine, rate=how.rate, key=how.key)
         self._side.add(ids)
 
     def maybe(self, ids: Ids) -> Mask:

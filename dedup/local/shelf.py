@@ -1,6 +1,6 @@
 """Between contents and a manifest: what names the files of a lane, and what opens them again.
 
-What it is: `named` and `opened`, each other's inverse.
+What it is: `named` and `opened`, each other's inverse; `filters_of`, how the files were made.
 What it must not know: locks, who publishes when.
 
 Invariants:
@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import closing
 
+from dedup.filters import Filters, open_filter
 from dedup.local.contents import Contents
 from dedup.local.group import Held
 from dedup.local.home import Place, boot
@@ -28,7 +30,7 @@ def named(contents: Contents, recipe: Recipe, window_ms: int, tag: HeadRef) -> M
         mark=os.urandom(8).hex(),
         lane=recipe.lane,
         boot=boot(),
-        filters=_filters(recipe),
+        filters=_text(recipe.filters),
         window_ms=window_ms,
         tag=tag,
         groups=tuple(
@@ -59,14 +61,33 @@ def opened(manifest: Manifest, place: Place, recipe: Recipe, empty: Contents) ->
                 empty.close()
                 return None
             group.runs.append(Held(run, path, file.seq, placed=True))
-        if manifest.filters == _filters(recipe):
+        if manifest.filters == _text(recipe.filters):
             group.filter = SharedFilter.open(recipe, place.path / one.filter, one.bucket)
     empty.fill_filters()
     empty.tag = empty.flushed = manifest.tag
     return empty
 
 
-def _filters(recipe: Recipe) -> str:
+def filters_of(manifest: Manifest, place: Place) -> Filters:
+    """Return how the filters of files were made; without the key if no file tells it any more.
+
+    Raises:
+        InvalidUsage: this installation has not what they were made with.
+    """
+    engine, rate, _ = manifest.filters.split(" ")
+    found = Filters(engine=engine, rate=float(rate))
+    for one in manifest.groups:
+        path = place.path / one.filter
+        held = open_filter(path, lane=manifest.lane, bucket=one.bucket, engine=engine)
+        if held is not None:
+            with closing(held):
+                found = Filters(engine=engine, rate=float(rate), key=held.key)
+            if _text(found) == manifest.filters:
+                return found
+    return Filters(engine=engine, rate=float(rate))
+
+
+def _text(filters: Filters) -> str:
     """Name how filters are made, without giving the key away."""
-    key = "" if recipe.key is None else hashlib.sha256(recipe.key).hexdigest()[:16]
-    return f"{recipe.engine} {recipe.rate} {key}"
+    key = "" if filters.key is None else hashlib.sha256(filters.key).hexdigest()[:16]
+    return f"{filters.engine} {filters.rate} {key}"

@@ -78,5 +78,6 @@ class Stats:
             return ""
         return (
             f"{len(full)} filters are saturated: verdicts stay right, each costs a look-up. If ids "
-            "are named by strangers, somebody may have chosen them: give filters a key"
+            "are named by strangers, somebody may have chosen them: give filters a key, "
+            "Filters(key=...)"
         )

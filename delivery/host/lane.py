@@ -17,8 +17,9 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 
 from dedup.catalog.catalog import Catalog
+from dedup.filters import Filters
 from dedup.local.home import Home
-from dedup.local.index import LaneIndex
+from dedup.local.index import FILTERS, LaneIndex
 from dedup.model import Frontier, Source
 from delivery.batch import OFFSET_MAX, Batch, joined
 from delivery.host.clock import SystemClock, pause_seconds
@@ -47,7 +48,7 @@ class LaneTask:
     Args:
         spec: its stage.
         source: the partition it reads.
-        catalog, home, clock: this process's.
+        catalog, home, filters, clock: this process's.
         reader: the source's topics and bounds.
         emitter: where outputs go.
         stage: in place of user code, for a host that has none.
@@ -64,6 +65,7 @@ class LaneTask:
         *,
         catalog: Catalog,
         home: Home | None,
+        filters: Filters = FILTERS,
         clock: SystemClock,
         reader: Reader,
         emitter: Emitter,
@@ -79,7 +81,9 @@ class LaneTask:
         self.counters = Counters()
         senders = senders or Senders(Writers(catalog), source.topic)
         senders.memory.rekeyed |= spec.rekeyed
-        self._index = index or LaneIndex(catalog, self.name, window_ms=spec.window_ms, home=home)
+        self._index = index or LaneIndex(
+            catalog, self.name, window_ms=spec.window_ms, home=home, filters=filters
+        )
         self._runner = LaneRunner(
             self.name,
             catalog=catalog,

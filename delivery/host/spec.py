@@ -1,6 +1,6 @@
 """What a stage is, as every process that runs lanes of it is told.
 
-What it is: `StageSpec`, frozen and picklable, and how lanes are named.
+What it is: `StageSpec` and `Plan`, frozen and picklable, how lanes are named, windows as users say them.
 What it must not know: Spark, clients, catalogs.
 
 Invariants:
@@ -10,12 +10,15 @@ Invariants:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Literal
 
 from dedup.errors import InvalidUsage
 from dedup.expiry import WINDOW_MS_DEFAULT, WINDOW_MS_MAX
+from dedup.filters import Filters
 from dedup.model import Source
 from delivery.naming import IdFrom, id_from
 from delivery.protocol.state import Limits
@@ -27,6 +30,9 @@ BUNDLE_BYTES = 4 * 1024 * 1024
 #: Rows of a lane that are read and not yet in a bundle; behind it the source is held back.
 BUFFER_ROWS_MAX = 2 * BUNDLE_ROWS
 BUFFER_BYTES_MAX = 2 * BUNDLE_BYTES
+
+#: Milliseconds of the units in which a window is said.
+_UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 #: Sinks beside Kafka, by the scheme of their URLs.
 SINKS = ("files", "cassandra")
@@ -145,6 +151,26 @@ class StageSpec:
         return id_from(self.named)
 
 
+def window_ms(window: str | timedelta | None) -> int:
+    """Return a window in milliseconds.
+
+    Raises:
+        InvalidUsage: it says no length of time.
+    """
+    if window is None:
+        return WINDOW_MS_DEFAULT
+    if isinstance(window, timedelta):
+        return int(window.total_seconds() * 1000)
+    found = re.fullmatch(r"(\d+)([smhd])", window)
+    if found is None:
+        raise InvalidUsage(
+            "declare a stage",
+            f"window={window!r}",
+            'nothing was started: say a number and s, m, h or d, as in "24h", or give a timedelta',
+        )
+    return int(found[1]) * _UNITS[found[2]]
+
+
 def scheme_of(target: str) -> str:
     """Return which sink an output edge names; nothing for a topic of Kafka's.
 
@@ -176,6 +202,7 @@ class Plan:
         stages: the stages.
         home: directory of this host for the lanes' indexes; None: the host's own, "": none that is
             shared.
+        filters: how those indexes' filters are made.
     """
 
     catalog: str
@@ -184,3 +211,4 @@ class Plan:
     client: str | None = None
     stages: tuple[StageSpec, ...] = ()
     home: str | None = None
+    filters: Filters = field(default_factory=Filters)

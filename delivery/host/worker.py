@@ -153,6 +153,7 @@ class Worker:
             source,
             catalog=self._catalog,
             home=self._home,
+            filters=self.plan.filters,
             clock=self._clock,
             reader=self._reader(spec, source),
             emitter=self._emitter(spec),

@@ -109,8 +109,14 @@ class Ports:
         """Return a lane that is not open yet."""
         name, spec = self.spec.lane(source), self.spec
         if name not in self._kept:
-            index = LaneIndex(self.catalog, name, window_ms=spec.window_ms, home=self._home)
             senders = Senders(self._writers, source.topic, logs_of(self.client))
+            index = LaneIndex(
+                self.catalog,
+                name,
+                window_ms=spec.window_ms,
+                home=self._home,
+                filters=self.plan.filters,
+            )
             self._kept[name] = index, senders
         if spec.threads > 1 and self._pool is None:
             self._pool = ThreadPoolExecutor(spec.threads, f"delivery-{spec.name}")

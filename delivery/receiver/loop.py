@@ -101,7 +101,7 @@ class Running:
         self._at = setup.at
         self.clock = SystemClock(setup.stop)
         self._dice = random.SystemRandom()
-        self._home = home_of(plan.home)
+        self._home, self._filters = home_of(plan.home), plan.filters
         self._client: Client = open_client(plan.kafka, plan.options, plan.client)
         self._main = open_catalog(plan.catalog)
         self.keeping = Keeping(self._main, spec.prefix, setup.database, self._at)
@@ -354,6 +354,7 @@ class Running:
             catalog=catalog,
             # Nothing is kept on this host of a lane that may never be.
             home=None if place is Place.UNDECIDED else self._home,
+            filters=self._filters,
             clock=self.clock,
             reader=open_reader(self._client, spec.reads, source.partition),
             emitter=NoOutputs(),

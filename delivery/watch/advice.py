@@ -115,7 +115,8 @@ def advise(
                 seen=f"{len(mine)} filters of {lane} are saturated: up to {max(one.rate for one in mine):.1%} "
                 "of strangers cost a look-up",
                 change="delete the lane's directory in the home while nothing runs: it is made anew, "
-                "large enough; if names come from strangers, give filters a key",
+                "large enough; if names come from strangers, give filters a key: "
+                "Delivery(filters=Filters(key=...))",
             )
         )
     return advice

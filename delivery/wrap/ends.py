@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from dedup.errors import InvalidUsage
-from delivery.host.spec import Conflicts, Plan, StageSpec
+from delivery.host.spec import Conflicts, Plan, StageSpec, window_ms
 from delivery.naming import IdFrom
 
 if TYPE_CHECKING:
@@ -73,7 +73,6 @@ class Ends:
             uncommitted: what becomes of a batch that it planned and did not commit: "refuse",
                 "again" (its records are read again) or "done" (they are not).
         """
-        from delivery.api import window_ms  # noqa: PLC0415 - which imports this module
         from delivery.wrap.source import wrap_source  # noqa: PLC0415 - Spark is not needed before
 
         if stage in {spec.name for spec in self.plan.stages}:

@@ -105,7 +105,9 @@ class Bench:
         home = home_of(plan.home)
         self.spec = spec
         self.catalog: Catalog = open_catalog(plan.catalog)
-        self.index = LaneIndex(self.catalog, lane, window_ms=spec.window_ms, home=home)
+        self.index = LaneIndex(
+            self.catalog, lane, window_ms=spec.window_ms, home=home, filters=plan.filters
+        )
 
     def judge(self, senders: Callable[[], Iterable[str]] = tuple) -> Judge:
         """Return a judge; what is learned of senders the driver learns, and tasks need none."""

@@ -34,8 +34,8 @@ from tests.crash.conftest import TakeDown
 WHOSE: dict[str, Any] = {"lane": "shop/price/0", "bucket": Bucket(Origin.INTERNAL, 2_970_000)}
 WAIT_SECONDS = 60
 #: Ids a tag moves past, and the filter's size, by engine: a batch takes a millisecond or so.
-BATCH_IDS = {"blocked": 20_000, "pybloom": 400}
-CAPACITY = {"blocked": 500_000, "pybloom": 10_000}
+BATCH_IDS = {"blocked": 20_000, "pybloom-live": 400}
+CAPACITY = {"blocked": 500_000, "pybloom-live": 10_000}
 #: What no writer gets to before it is killed.
 ENDLESS = 1_000_000
 LINES_MAX = 12

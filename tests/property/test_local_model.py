@@ -12,6 +12,7 @@ import numpy as np
 from hypothesis import HealthCheck, settings, stateful
 from hypothesis import strategies as st
 
+from dedup.filters import ENGINES, Filters
 from dedup.formats.segment import BUCKET_MS
 from dedup.index import ExactIndex, Memo
 from dedup.local import Home, LaneIndex
@@ -23,6 +24,12 @@ STRANGERS = 5
 
 counts = st.integers(0, 9)
 processes = st.integers(0, PROCESSES - 1)
+filters = st.builds(
+    Filters,
+    engine=st.sampled_from(sorted(ENGINES)),
+    rate=st.sampled_from([0.001, 0.1]),
+    key=st.sampled_from([None, b"k" * 16]),
+)
 
 
 class Hosts(stateful.RuleBasedStateMachine):
@@ -37,12 +44,12 @@ class Hosts(stateful.RuleBasedStateMachine):
     @stateful.initialize(
         inline_bytes_max=st.sampled_from([0, 4096]),
         inline_ids=st.sampled_from([1 << 20, 12]),
-        key=st.sampled_from([None, b"k" * 16]),
+        filters=filters,
     )
-    def begin(self, inline_bytes_max, inline_ids, key):
+    def begin(self, inline_bytes_max, inline_ids, filters):
         self.lane = Lane(inline_bytes_max=inline_bytes_max)
         self.limits = replace(TINY, inline_ids=inline_ids)
-        self.key = key
+        self.filters = filters
         self.indexes = [self.index() for _ in range(PROCESSES)]
 
     def index(self) -> LaneIndex:
@@ -51,7 +58,7 @@ class Hosts(stateful.RuleBasedStateMachine):
             NAME,
             window_ms=WINDOW_MS,
             home=Home(self.root),
-            key=self.key,
+            filters=self.filters,
             limits=self.limits,
         )
 
@@ -114,6 +121,11 @@ class Hosts(stateful.RuleBasedStateMachine):
     def restart(self, which):
         self.indexes[which].close()
         self.indexes[which] = self.index()
+
+    @stateful.rule(chosen=filters)
+    def choose(self, chosen):
+        """Whoever starts from now on makes filters otherwise, beside those that run."""
+        self.filters = chosen
 
     @stateful.rule(which=processes)
     def kill(self, which):

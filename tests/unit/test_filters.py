@@ -159,7 +159,7 @@ def test_blocked_keeps_its_rate_up_to_its_capacity_at_any_size(capacity, rate, k
 
 
 def test_pybloom_keeps_its_rate_up_to_its_capacity():
-    one = new_filter(20_011, engine="pybloom", rate=0.01)
+    one = new_filter(20_011, engine="pybloom-live", rate=0.01)
     one.add(random_ids(20_011))
     assert one.maybe(random_ids(100_000, seed=1)).mean() <= RATE_FACTOR_MAX * 0.01
 
@@ -167,7 +167,7 @@ def test_pybloom_keeps_its_rate_up_to_its_capacity():
 def test_an_id_takes_seventeen_bits_at_a_tenth_of_a_percent():
     assert bits_per_id(0.001) == pytest.approx(17.1, abs=0.1)
     assert new_filter(1_000_000).nbytes * 8 == pytest.approx(17.1e6, rel=0.01)
-    pybloom = new_filter(100_000, engine="pybloom").nbytes * 8
+    pybloom = new_filter(100_000, engine="pybloom-live").nbytes * 8
     assert pybloom == pytest.approx(14.4e5, rel=0.01)
 
 
@@ -203,11 +203,11 @@ def test_an_unknown_engine_is_refused():
 def test_a_missing_package_is_named_with_its_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "pybloom_live", None)
     with pytest.raises(InvalidUsage, match=r"exactly-once-delivery\[pybloom\]"):
-        new_filter(10, engine="pybloom")
+        new_filter(10, engine="pybloom-live")
     path = tmp_path / "f"
     create_filter(path, 10, lane=LANE, bucket=BUCKET).close()
     with pytest.raises(InvalidUsage, match=r"exactly-once-delivery\[pybloom\]"):
-        open_filter(path, lane=LANE, bucket=BUCKET, engine="pybloom")
+        open_filter(path, lane=LANE, bucket=BUCKET, engine="pybloom-live")
 
 
 # Ids that somebody chose --------------------------------------------------------------------------

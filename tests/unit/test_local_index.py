@@ -17,7 +17,6 @@ from dedup.arrays import from_raw, pack
 from dedup.errors import Corrupt
 from dedup.formats.segment import BUCKET_MS
 from dedup.local import Home, LaneIndex, home, shared
-from dedup.local.limits import LIMITS
 from dedup.model import Incarnation
 from tests.unit.local_lanes import NAME, TINY, WINDOW_MS, Lane
 
@@ -170,18 +169,6 @@ def test_another_boot_is_another_beginning(tmp_path, monkeypatch):
     with opened(lane, tmp_path) as index:
         assert all_known(index, lane)
         assert index.stats.counters.rebuilds == 1
-
-
-@pytest.mark.parametrize(
-    "more", [{"key": b"k" * 16}, {"rate": 0.01}, {"engine": "pybloom"}], ids=str
-)
-def test_other_filters_are_made_from_the_runs(tmp_path, more):
-    lane = filled(Lane())
-    with opened(lane, tmp_path) as index:
-        assert all_known(index, lane)
-    with opened(lane, tmp_path, **more) as index:
-        assert all_known(index, lane)
-        assert index.stats.counters.rebuilds == 0
 
 
 def test_whatever_byte_of_the_manifest_is_lost_it_costs_time(tmp_path):
@@ -350,15 +337,3 @@ def test_runs_stay_few_and_files_are_those_of_the_manifest(tmp_path):
     assert manifest is not None
     left = {path.name for path in place_of(lane, tmp_path).iterdir()}
     assert left - {"upkeep"} == {*manifest.names, "manifest", "lock"}
-
-
-@pytest.mark.parametrize(("key", "alarmed"), [(None, True), (b"k" * 16, False)])
-def test_ids_that_crowd_a_filter_raise_the_alarm_unless_it_has_a_key(key, alarmed):
-    lane = Lane()
-    # All in the first lines of a filter without a key: the second four bytes choose them.
-    crowd = [bytes(5) + lane.random.randbytes(7) + bytes(4) for _ in range(20_000)]
-    with opened(lane, None, key=key, limits=LIMITS) as index:
-        index.catch_up(lane.head)
-        lane.append(crowd)
-        assert all_known(index, lane)
-        assert bool(index.stats.alarm) == alarmed

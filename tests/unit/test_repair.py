@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from dedup.errors import InvalidUsage
+from dedup.filters import Filters
 from dedup.local import Home, LaneIndex
+from dedup.local.shelf import filters_of
 from dedup.model import Frontier, Incarnation, Kept, Source, TopicId
 from delivery.operate.repair.found import stretches
 from delivery.operate.repair.host import State, examine, rebuild
@@ -116,10 +118,15 @@ def house(tmp_path: Path) -> Iterator[House]:
 
 
 @pytest.fixture
-def home(house: House, tmp_path: Path) -> Home:
+def filters() -> Filters:
+    return Filters()
+
+
+@pytest.fixture
+def home(house: House, tmp_path: Path, filters: Filters) -> Home:
     """The index of the first lane, as a process has left it."""
     home = Home(tmp_path / "index")
-    index = LaneIndex(house.catalog(), LANE, window_ms=WINDOW_MS, home=home)
+    index = LaneIndex(house.catalog(), LANE, window_ms=WINDOW_MS, home=home, filters=filters)
     row = house.catalog().load(LANE)
     assert row is not None
     index.catch_up(row.head)
@@ -180,6 +187,23 @@ def test_what_is_wrong_is_said_and_made_anew(house, home, damage):
     assert found.repairable
     again = rebuild(house.catalog(), home, found)
     assert (again.state, again.ids, again.missing, again.unfiltered) == (State.RIGHT, 27, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "filters", [Filters(engine="pybloom-live", rate=0.01, key=b"sixteen secrets!")], ids=["chosen"]
+)
+def test_filters_are_made_anew_as_they_were_chosen(house, home, filters):
+    emptied(house, home)
+    rebuild(house.catalog(), home, examine(house.catalog(), home, LANE))
+    place = home.place(house.store.url, LANE)
+    assert filters_of(place.read(), place) == filters
+    # Where no file tells the key any more, the next process makes filters with its own.
+    for path in files(house, home, "filter"):
+        path.unlink()
+    again = examine(house.catalog(), home, LANE)
+    assert (again.state, again.broken) == (State.UNUSABLE, 1)
+    assert rebuild(house.catalog(), home, again).state is State.RIGHT
+    assert filters_of(place.read(), place) == Filters(engine="pybloom-live", rate=0.01)
 
 
 def test_an_index_of_another_history_is_a_stray(house, home, tmp_path):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from dedup.catalog.memory import MemoryStore
+from dedup.filters import Filters
 from dedup.local import Home, LaneIndex
 from dedup.local.limits import Limits
 from delivery.watch.charts import Axis, bars, lines, short, stacks
@@ -183,7 +184,12 @@ def test_filters_of_a_home_are_shown(tmp_path: Path) -> None:
     catalog = found.catalog()
     limits = Limits(overlay_ids_min=8, overlay_ids_max=8, first_ids=64)
     index = LaneIndex(
-        catalog, LANE, window_ms=WINDOW_MS, home=Home(tmp_path), key=bytes(16), limits=limits
+        catalog,
+        LANE,
+        window_ms=WINDOW_MS,
+        home=Home(tmp_path),
+        filters=Filters(key=bytes(16)),
+        limits=limits,
     )
     index.catch_up(catalog.load(LANE).head)
     index.close()

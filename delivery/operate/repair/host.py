@@ -26,12 +26,13 @@ from dedup.arrays import Ids, contains, from_raw, sorted_unique
 from dedup.catalog.catalog import Catalog
 from dedup.errors import Unavailable
 from dedup.expiry import WINDOW_MS_DEFAULT, forgettable
-from dedup.filters import Filter, open_filter
+from dedup.filters import Filter, Filters, open_filter
 from dedup.formats.segment import Part
 from dedup.local import Home, LaneIndex
 from dedup.local.home import Place
 from dedup.local.intake import Gap, Intake, kept
 from dedup.local.manifest import Manifest, NamedGroup
+from dedup.local.shelf import filters_of
 from dedup.model import LaneRow
 from dedup.runs import Run, open_run
 from delivery.operate.opening import database_of
@@ -122,6 +123,8 @@ def examine(catalog: Catalog, home: Home, lane: str) -> Examined:
 def rebuild(catalog: Catalog, home: Home, found: Examined) -> Examined:
     """Make the index of a lane anew from its segments, and examine it again."""
     place = home.place(catalog.store.url, found.lane)
+    manifest = place.read()
+    filters = Filters() if manifest is None else filters_of(manifest, place)
     with place.lock() as held:
         if not held:
             raise Unavailable(
@@ -132,7 +135,7 @@ def rebuild(catalog: Catalog, home: Home, found: Examined) -> Examined:
         (place.path / _MANIFEST).unlink(missing_ok=True)
     row = catalog.load(found.lane)
     assert row is not None, "a lane is never deleted"
-    index = LaneIndex(catalog, found.lane, window_ms=found.window_ms, home=home)
+    index = LaneIndex(catalog, found.lane, window_ms=found.window_ms, home=home, filters=filters)
     with closing(index):
         index.catch_up(row.head)
     return examine(catalog, home, found.lane)
