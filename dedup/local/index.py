@@ -38,7 +38,7 @@ from dedup.local.limits import LIMITS, Limits
 from dedup.local.manifest import Manifest
 from dedup.local.overlay import SealOf
 from dedup.local.shared import Recipe
-from dedup.local.stats import Stats
+from dedup.local.stats import Counters, Stats
 from dedup.model import Head, HeadRef, RecordId, Seal
 
 #: A rebuild reads the segment list and then the entries behind it; a collector may move an entry
@@ -290,6 +290,11 @@ class LaneIndex:
         return found.digested, found.digests
 
     @property
+    def counters(self) -> Counters:
+        """What the index has done."""
+        return self._keeper.counters
+
+    @property
     def stats(self) -> Stats:
         """What the index is and has done. Reads every filter: ask now and then, not per bundle."""
         contents = self._keeper.contents
@@ -298,7 +303,7 @@ class LaneIndex:
         ]
         groups = contents.groups.values()
         return Stats(
-            counters=self._keeper.counters,
+            counters=self.counters,
             buckets=tuple(one for one in buckets if one is not None),
             overlay_ids=contents.chunked,
             anonymous_bytes=sum(

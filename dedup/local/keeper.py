@@ -30,7 +30,7 @@ from dedup.local.manifest import Manifest
 from dedup.local.overlay import merged
 from dedup.local.shared import Recipe, SharedFilter
 from dedup.local.shelf import named, opened
-from dedup.local.stats import Counters
+from dedup.local.stats import Asked, Counters
 from dedup.local.upkeep import Background, Grown, Merged, Work, due, growing, merging
 from dedup.model import Head, HeadRef
 from dedup.runs import write_run
@@ -68,6 +68,8 @@ class Keeper:
         self._mark = ""
         #: The seq of its tag: every placed run goes up to there at most.
         self._base = -1
+        #: How filters did when that was last published.
+        self._told = Asked()
         self.contents = self.new_contents()
 
     # Contents ---------------------------------------------------------------------------------
@@ -231,12 +233,19 @@ class Keeper:
             if group.filter is not None and group.filter.path.parent != place.path:
                 group.filter.path = place.take_over(group.filter.path)
         manifest = named(self.contents, self._recipe, self._window_ms, self._flushed())
-        if current is not None and replace(manifest, mark=current.mark) == current:
+        asked, told = self.counters.asked, Asked()
+        if current is not None:
+            same = replace(manifest, mark=current.mark, asked=current.asked)
+            # Of files that are the same only the figures are new: nobody need look at them again.
+            manifest = replace(manifest, mark=current.mark) if same == current else manifest
+            told = current.asked if manifest.filters == current.filters else told
+        manifest = replace(manifest, asked=told.plus(asked.since(self._told)))
+        if manifest == current:
             return
         self.fresh("manifest")  # the workshop is there
         assert self._workshop is not None, "a fresh path is in the workshop"
         place.replace(manifest, self._workshop)
-        self._mark, self._base = manifest.mark, manifest.tag.seq
+        self._mark, self._base, self._told = manifest.mark, manifest.tag.seq, asked
         for held in news:
             held.placed = True
 

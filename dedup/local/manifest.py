@@ -12,15 +12,16 @@ Invariants:
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import xxhash
 
 from dedup.formats.segment import Bucket, Origin
+from dedup.local.stats import Asked
 from dedup.model import Attempt, HeadRef, Incarnation, ReadSeq, TopicId
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,8 @@ class Manifest:
     window_ms: int
     tag: HeadRef
     groups: tuple[NamedGroup, ...]
+    #: How such filters did, by all processes of this host, as far as they have published it.
+    asked: Asked = field(default_factory=Asked)
 
     @property
     def names(self) -> frozenset[str]:
@@ -77,6 +80,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
             "window_ms": manifest.window_ms,
             "tag": [manifest.tag.incarnation.hex(), manifest.tag.seq, manifest.tag.attempt.hex()],
             "groups": [_group_fields(group) for group in manifest.groups],
+            "asked": astuple(manifest.asked),
         },
         indent=1,
     ).encode()
@@ -100,6 +104,7 @@ def decode_manifest(blob: bytes) -> Manifest | None:
         window_ms=fields["window_ms"],
         tag=HeadRef(Incarnation(bytes.fromhex(incarnation)), seq, Attempt(bytes.fromhex(attempt))),
         groups=tuple(_group(group) for group in fields["groups"]),
+        asked=Asked(*fields["asked"]),
     )
 
 

@@ -6,9 +6,38 @@ What it must not know: how anything is looked up.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add, sub
 
 from dedup.formats.segment import Bucket
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How filters did: ids asked for, of these let through, and of those not there."""
+
+    probes: int = 0
+    positives: int = 0
+    false_positives: int = 0
+
+    @property
+    def avoided(self) -> int:
+        """Look-ups that filters have spared."""
+        return self.probes - self.positives
+
+    @property
+    def rate(self) -> float | None:
+        """The share of ids let through, of those that were not there; None: none was asked for."""
+        strangers = self.avoided + self.false_positives
+        return self.false_positives / strangers if strangers else None
+
+    def plus(self, other: Asked) -> Asked:
+        """Return both together."""
+        return Asked(*map(add, astuple(self), astuple(other)))
+
+    def since(self, before: Asked) -> Asked:
+        """Return what came after an earlier look."""
+        return Asked(*map(sub, astuple(self), astuple(before)))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,6 +65,11 @@ class Counters:
     adoptions: int = 0
     #: How often the lane's lock was in other hands.
     lock_misses: int = 0
+
+    @property
+    def asked(self) -> Asked:
+        """How filters did, as it is now."""
+        return Asked(self.probes, self.positives, self.false_positives)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

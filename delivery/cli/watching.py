@@ -56,20 +56,24 @@ def watching_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def home_option(filters: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command `--home`; `filters` says what becomes of those of this host."""
+    return click.option(
+        "--home",
+        envvar="DELIVERY_HOME",
+        type=click.Path(file_okay=False, path_type=Path),
+        help=f"This host's directory of indexes, as stages have it, if it is not its own: {filters}.",
+    )
+
+
 def observing_options(filters: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command `--since` and `--home`; `filters` says what becomes of those of this host."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        home = click.option(
-            "--home",
-            envvar="DELIVERY_HOME",
-            type=click.Path(file_okay=False, path_type=Path),
-            help=f"This host's directory of indexes, as stages have it, if it is not its own: {filters}.",
-        )
         since = click.option(
             "--since", type=DURATION, help="Only what was sealed in the last 24h, say; else all."
         )
-        return since(home(function))
+        return since(home_option(filters)(function))
 
     return decorate
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 
+from dedup.local.stats import Asked
 from dedup.model import Counts
 
 
@@ -28,6 +29,11 @@ class Counters:
     seals: int = 0
     lost: int = 0
     bytes_read: int = 0
+    #: Ids that filters were asked for, of these let through, and of those not there: each a look-up
+    #: that was worth nothing.
+    probes: int = 0
+    positives: int = 0
+    false_positives: int = 0
 
     def count(self, counts: Counts) -> None:
         """Add what became of a bundle."""
@@ -39,6 +45,11 @@ class Counters:
         self.conflict += counts.conflict
         self.dead_letter += counts.dead_letter
         self.seals += 1
+
+    def asked(self, asked: Asked) -> None:
+        """Say how filters did in all."""
+        self.probes, self.positives = asked.probes, asked.positives
+        self.false_positives = asked.false_positives
 
     def add(self, other: Counters) -> None:
         """Add another process's."""

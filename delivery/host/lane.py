@@ -78,12 +78,14 @@ class LaneTask:
         self.name = spec.lane(source)
         self.spec = spec
         self.source = source
-        self.counters = Counters()
+        self._counters = Counters()
         senders = senders or Senders(Writers(catalog), source.topic)
         senders.memory.rekeyed |= spec.rekeyed
         self._index = index or LaneIndex(
             catalog, self.name, window_ms=spec.window_ms, home=home, filters=filters
         )
+        #: An index may have served tasks before this one.
+        self._asked = self._index.counters.asked
         self._runner = LaneRunner(
             self.name,
             catalog=catalog,
@@ -110,7 +112,7 @@ class LaneTask:
             ),
             limits=spec.limits,
             pool=pool,
-            sealed=self.counters.count,
+            sealed=self._counters.count,
             at=at,
         )
         self.outbox = Outbox(self._runner, emitter)
@@ -154,6 +156,12 @@ class LaneTask:
     def close(self) -> None:
         """Leave everything to whoever comes next."""
         self._index.close()
+
+    @property
+    def counters(self) -> Counters:
+        """What it has done in this process."""
+        self._counters.asked(self._index.counters.asked.since(self._asked))
+        return self._counters
 
     @property
     def stopped(self) -> m.Stop | None:
@@ -315,7 +323,7 @@ class LaneTask:
         if not todo or not isinstance(todo[0], m.Load) or not todo[0].losses:
             return False
         if self._resumes is None:
-            self.counters.lost += 1
+            self._counters.lost += 1
             self._resumes = time.monotonic() + pause_seconds(todo[0].losses)
         if time.monotonic() < self._resumes:
             return True
@@ -362,7 +370,7 @@ class LaneTask:
         self._rows -= rows
         self._bytes -= size
         self._since = time.monotonic() if self._waiting else None
-        self.counters.bytes_read += size
+        self._counters.bytes_read += size
         start = min(self.planned, end)
         polled = m.Polled(Frontier.of([(self.source, start)]), Frontier.of([(self.source, end)]))
         # Few rows in many batches cost more for the batches than for the rows.

@@ -105,7 +105,7 @@ class Keeping:
             return False
         state = rows[0].head.state
         if not state.startswith(_IN_DATABASE):
-            self._use(Place.CATALOG, self._main.store, "all of it")
+            self._use(Place.CATALOG, self._main.store, "")
             return True
         identity, path = _split(state)
         ledger = self._opened(self._database or path)
@@ -149,7 +149,7 @@ class Keeping:
         """Keep the lanes of a new group in the catalog."""
         assert self.place is Place.UNDECIDED, "it is decided once"
         self._copy(self._main.store)
-        self._use(Place.CATALOG, self._main.store, "all of it")
+        self._use(Place.CATALOG, self._main.store, "")
         for lane in self._memory.lanes():
             known = self._main.load(lane)
             if known is not None and known.head.state.startswith(_IN_DATABASE):

@@ -61,7 +61,8 @@ class LedgerStore:
         prefix: what the names of these lanes begin with.
         rows: where they are.
         store: the catalog's own.
-        name: of the ledger, for the files of this host that are made from it.
+        name: of the ledger, for the files of this host that are made from it; "": they are the
+            catalog's, and so are these.
     """
 
     concurrent = False
@@ -78,7 +79,7 @@ class LedgerStore:
     def keep_in(self, rows: Rows, name: str) -> None:
         """Keep the group's rows somewhere else from now on; whoever says so has copied them."""
         self._rows = rows
-        self.url = f"{self._store.url} with {name}"
+        self.url = f"{self._store.url} with {name}" if name else self._store.url
 
     def _of(self, lane: str) -> Rows:
         return self._rows if lane.startswith(self._prefix) else self._store

@@ -74,7 +74,8 @@ def observe(
         cluster = Cluster(client, report)
         for stage in rows.stages:
             found[stage.name] = distances(catalog, cluster, stage)
-    health = tuple(filters(catalog, rows.lanes, home)) if home is not None else ()
+    found_here = filters(catalog, rows.lanes, home) if home is not None else ()
+    health = tuple(one for lane in found_here for one in lane.each)
     return Observed(
         catalog=catalog.store.url,
         now_ms=now_ms,

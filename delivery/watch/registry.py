@@ -180,5 +180,20 @@ METRICS: dict[str, Metric] = {
         Metric(
             "delivery_run_read_bytes_total", "counter", _RUN, "Bytes of records that were read."
         ),
+        Metric(
+            "delivery_run_filter_probes_total", "counter", _RUN, "Ids that filters were asked for."
+        ),
+        Metric(
+            "delivery_run_filter_positives_total",
+            "counter",
+            _RUN,
+            "Ids that filters let through, each looked up exactly.",
+        ),
+        Metric(
+            "delivery_run_filter_false_positives_total",
+            "counter",
+            _RUN,
+            "Ids that filters let through and that were not there.",
+        ),
     )
 }

@@ -152,5 +152,8 @@ def _add_run(found: Samples, run: Run) -> None:
         ("delivery_run_seals_total", "seals"),
         ("delivery_run_lost_races_total", "lost"),
         ("delivery_run_read_bytes_total", "bytes_read"),
+        ("delivery_run_filter_probes_total", "probes"),
+        ("delivery_run_filter_positives_total", "positives"),
+        ("delivery_run_filter_false_positives_total", "false_positives"),
     ):
         found.add(name, counted.get(key, 0), run=run.name)

@@ -17,7 +17,7 @@ import threading
 import uuid
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from dedup.catalog.store import Blob
@@ -312,6 +312,9 @@ class StageDriver:
             source: piece for (run, source), piece in reports.value.items() if run == token.run
         }
         reports.value = {}
+        for piece in pieces.values():
+            # Of runs that do not count, too: filters were asked.
+            self.counters.add(Counters(**asdict(piece.asked)))
         return Result(table=table, pieces=pieces, trouble=trouble)
 
     def _judge_range(self, token: Token, source: Source) -> Piece:

@@ -28,6 +28,7 @@ from dedup.catalog.open import open_catalog
 from dedup.errors import DeliveryError, InvalidUsage
 from dedup.local.home import home_of
 from dedup.local.index import LaneIndex
+from dedup.local.stats import Asked
 from dedup.model import Frontier, Source
 from delivery.batch import Batch
 from delivery.host.spec import Plan, StageSpec
@@ -132,6 +133,8 @@ class _Desk:
     def __init__(self, token: Token, bench: Bench) -> None:
         self._token = token
         self._judge = bench.judge()
+        self._counters = bench.index.counters
+        self._asked: dict[Source, Asked] = {}
         self._drops = {
             source: np.array(
                 sorted(
@@ -177,7 +180,10 @@ class _Desk:
             return np.zeros(0, dtype=np.int64)
         newest = int(batch.timestamps_ms.max())
         self._newest[batch.source] = max(newest, self._newest.get(batch.source, 0))
+        earlier = self._counters.asked
         found = self._judge.judge([batch], Frontier(), self._token.head, before)
+        asked = self._counters.asked.since(earlier)
+        self._asked[batch.source] = self._asked.get(batch.source, Asked()).plus(asked)
         before.append(found)
         rows = [pick.batch.offsets[pick.rows] for pick in found.picks]
         return np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
@@ -185,7 +191,7 @@ class _Desk:
     def pieces(self) -> dict[Source, Piece]:
         """Return what became of the rows, by partition."""
         return {
-            source: piece_of(found, self._newest.get(source, 0))
+            source: piece_of(found, self._newest.get(source, 0), self._asked.get(source, Asked()))
             for source, found in self._found.items()
         }
 

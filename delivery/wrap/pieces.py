@@ -25,6 +25,7 @@ from pyspark.accumulators import AccumulatorParam
 
 from dedup.arrays import Ids, firsts
 from dedup.formats.dropped import Run, Verdict, runs_of
+from dedup.local.stats import Asked
 from dedup.model import Source
 from delivery.protocol.senders import Mark
 from delivery.verdicts import Conflict, Verdicts
@@ -50,6 +51,7 @@ class Piece:
         dropped, reasons: the others.
         conflict: how many of those said something else than what they repeat.
         conflicts: some of them.
+        asked: how filters did meanwhile; two executions may differ in it.
         failed: what went wrong instead, as plain data.
     """
 
@@ -65,6 +67,7 @@ class Piece:
     reasons: npt.NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, dtype=np.uint8))
     conflict: int = 0
     conflicts: tuple[Conflict, ...] = ()
+    asked: Asked = field(default_factory=Asked)
     failed: Mapping[str, Any] | None = None
     #: Two executions of a task did not agree.
     mixed: bool = False
@@ -108,7 +111,7 @@ class Merged(NamedTuple):
     newest: int
 
 
-def piece_of(found: Sequence[Verdicts], newest: int) -> Piece:
+def piece_of(found: Sequence[Verdicts], newest: int, asked: Asked) -> Piece:
     """Return the verdicts on a partition's records, judged one batch after the other."""
     marks: list[Mark] = []
     mark_of = []
@@ -132,6 +135,7 @@ def piece_of(found: Sequence[Verdicts], newest: int) -> Piece:
         ),
         conflict=sum(v.conflict for v in found),
         conflicts=tuple(c for v in found for c in v.conflicts),
+        asked=asked,
     )
 
 

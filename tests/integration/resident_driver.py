@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from delivery import Delivery, Record
+from delivery import Delivery, Filters, Record
 from delivery.resident import stop_on_signal
 from delivery.spark import spark_session
 
@@ -113,6 +113,9 @@ class Driver:
     def start(self, name: str, stages: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         """Start a pipeline."""
         options = more.pop("options", {})
+        if "filters" in more:
+            told = more.pop("filters")
+            more["filters"] = Filters(**{**told, "key": bytes.fromhex(told["key"]) or None})
         delivery = Delivery(pipeline=name, **more)
         for stage in stages:
             call = CALLS[stage.pop("call")]

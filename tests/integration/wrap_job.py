@@ -1,7 +1,7 @@
 """A wrapped job in a process of its own: `python -m tests.integration.wrap_job SETTINGS`.
 
 SETTINGS is JSON: kafka, catalog, home, name (of pipeline and topics), kind ("plain" or "windows"),
-checkpoint, doomed. It runs what is available now, and ends. With `doomed`, whoever dies at a point
+checkpoint, filters, doomed. It runs what is available now, and ends. With `doomed`, whoever dies at a point
 takes this process and its JVM along.
 """
 
@@ -11,13 +11,14 @@ import json
 import os
 import sys
 import uuid
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from delivery import Delivery
+from delivery import Delivery, Filters
 from delivery.host.killing import VARIABLE, VICTIM_SUFFIX
 from delivery.spark import spark_session
 
@@ -36,8 +37,13 @@ def main(settings: dict[str, Any]) -> None:
         marker = Path(os.environ[VARIABLE].partition(":")[2])
         marker.with_name(marker.name + VICTIM_SUFFIX).write_text(str(jvm))
     name = settings["name"]
+    told = settings["filters"]
     d = Delivery(
-        catalog=settings["catalog"], kafka=settings["kafka"], pipeline=name, home=settings["home"]
+        catalog=settings["catalog"],
+        kafka=settings["kafka"],
+        pipeline=name,
+        home=settings["home"],
+        filters=told and Filters(**{**told, "key": bytes.fromhex(told["key"]) or None}),
     )
     reader = spark.readStream.format("kafka").option("subscribe", f"{name}.in")
     reader = reader.option("maxOffsetsPerTrigger", BATCH_ROWS)
@@ -45,7 +51,12 @@ def main(settings: dict[str, Any]) -> None:
     report = {"plain": plain, "windows": windows}[settings["kind"]](records)
     writer = report.writeStream.outputMode("append").trigger(availableNow=True)
     query = d.wrap_sink(writer, topic=f"{name}.out")
-    query.option("checkpointLocation", settings["checkpoint"]).start().awaitTermination()
+    running = query.option("checkpointLocation", settings["checkpoint"]).start()
+    running.awaitTermination()
+    counted: Counter[str] = Counter()
+    for progress in running.recentProgress:
+        counted.update(progress["delivery"] or {})
+    print(f"counted: {json.dumps(counted)}", flush=True)  # noqa: T201 - this is a program
     spark.stop()
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,10 +72,12 @@ class Job:
     kafka: str
     directory: Path
     kind: str
+    filters: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         with open_client(self.kafka) as client:
-            for topic in (f"{self.name}.in", f"{self.name}.out"):
+            topics = [f"{self.name}.in", f"{self.name}.out"]
+            for topic in topics if not client.describe(topics) else ():
                 client.create(topic, TopicSettings(partitions=PARTITIONS))
 
     @property
@@ -97,6 +100,7 @@ class Job:
             "catalog": self.catalog,
             "home": str(self.directory / "home"),
             "kind": self.kind,
+            "filters": self.filters,
             "checkpoint": str(self.checkpoint),
             "doomed": bool(kill_at),
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 import delivery.cli.catalog.compact as compact_verb
 from dedup import compact
 from dedup.catalog.store import Blob
+from dedup.filters import Filters
+from dedup.local import Home, LaneIndex
 from dedup.model import Incarnation, Seal
 from delivery.cli import tables
 from delivery.cli.durations import DURATION
@@ -20,7 +23,8 @@ from delivery.operate.compaction import Rules, tidy
 from delivery.operate.lanes import inspect
 from delivery.receiver import keeping
 from tests.unit.collect_kit import raced
-from tests.unit.house import LANE, House, rows
+from tests.unit.filters_kit import random_ids
+from tests.unit.house import LANE, WINDOW_MS, House, rows
 from tests.unit.operate_kit import SECOND, called, chained, document, housed
 
 #: Later than every record of a house.
@@ -132,6 +136,53 @@ def test_inspect_changes_nothing(shop, url):
         called("catalog", "inspect", url, "shop/price", "0")
         called("stage", "list", url)
         called("catalog", "compact", url, "--keep-entries", "0")
+
+
+def test_inspect_says_how_the_filters_of_this_host_are_and_did(shop, url, tmp_path):
+    filters = Filters(engine="pybloom-live", rate=0.1, key=b"sixteen secrets!")
+    index = LaneIndex(
+        shop.catalog(), LANE, window_ms=WINDOW_MS, home=Home(tmp_path / "home"), filters=filters
+    )
+    index.catch_up(shop.catalog().load(LANE).head)
+    assert not index.decided(random_ids(200)).any()
+    asked = index.counters.asked
+    index.close()
+    home = "--home", str(tmp_path / "home")
+    first, second = document("catalog", "inspect", url, *home)["lanes"]
+    found = first["filters"]
+    assert second["filters"] is None, "no process of this host has run that lane"
+    (one,) = found.pop("each")
+    assert found == {
+        "engine": "pybloom-live",
+        "target": 0.1,
+        "keyed": True,
+        "probes": 200,
+        "positives": asked.positives,
+        "false_positives": asked.positives,
+        "avoided": 200 - asked.positives,
+        "measured": asked.positives / 200,
+    }
+    assert (one["origin"], one["ids"], one["saturated"]) == ("external", 27, False)
+    assert 0 < one["fill"] < 1
+    assert 0 <= one["rate"] <= 0.1
+    assert set(one) == {"origin", "ids", "size", "fill", "rate", "saturated"}
+    told = called("catalog", "inspect", url, "price", "0", *home).stdout
+    for words in ("pybloom-live at 10.000%, with a key", "27 external ids in", "200 ids"):
+        assert words in told
+    assert "sixteen" not in told
+    elsewhere = called("catalog", "inspect", url, "price", "0", "--home", str(tmp_path)).stdout
+    assert "none on this host" in elsewhere
+
+
+def test_filters_of_a_package_that_is_not_here_are_left_out(shop, url, tmp_path, monkeypatch):
+    home, filters = Home(tmp_path / "home"), Filters(engine="pybloom-live")
+    index = LaneIndex(shop.catalog(), LANE, window_ms=WINDOW_MS, home=home, filters=filters)
+    index.catch_up(shop.catalog().load(LANE).head)
+    index.close()
+    monkeypatch.setitem(sys.modules, "pybloom_live", None)
+    (lane,) = document("catalog", "inspect", url, "price", "--home", str(home.root))["lanes"]
+    assert lane["filters"]["engine"] == "pybloom-live"
+    assert lane["filters"]["each"] == []
 
 
 def test_a_lane_alone_tells_everything(url):

@@ -251,6 +251,7 @@ def test_a_process_serves_its_runs_and_its_catalog(
     assert serving.url is None
     serving.begin(pipeline.plan)
     numbers = {"fresh": 3, "duplicate": 1, "seals": 2, "lost": 1, "bytes_read": 99, "tasks": 2}
+    numbers |= {"probes": 50, "positives": 7, "false_positives": 4}
     serving.follow(Run("billing", lambda: True, lambda: numbers))
     serving.follow(Run("new", lambda: False, lambda: None))
     try:
@@ -263,6 +264,9 @@ def test_a_process_serves_its_runs_and_its_catalog(
     assert found['delivery_run_active{run="new"}'] == 0
     assert found['delivery_run_records_total{run="billing",verdict="fresh"}'] == 3
     assert found['delivery_run_tasks{run="billing"}'] == 2
+    assert found['delivery_run_filter_probes_total{run="billing"}'] == 50
+    assert found['delivery_run_filter_positives_total{run="billing"}'] == 7
+    assert found['delivery_run_filter_false_positives_total{run="billing"}'] == 4
     assert 'delivery_run_seals_total{run="new"}' not in found
     assert found[price("delivery_lane_seals_total", lane=LANE)] == 6
     assert found['delivery_up{of="kafka"}'] == 1

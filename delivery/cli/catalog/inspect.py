@@ -12,9 +12,13 @@ import click
 
 from delivery.cli.output import Output, verb
 from delivery.cli.tables import ago, number, size, table, when, wide
+from delivery.cli.watching import home_option
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from delivery.operate.lanes import Lane, Tier
+    from delivery.watch.filters import Health, LaneFilters
 
 _TITLES = ("lane", "seq", "ack", "coll", "pending", "frontier", "ids", "segments", "bytes", "age")
 
@@ -26,17 +30,22 @@ _TITLES = ("lane", "seq", "ack", "coll", "pending", "frontier", "ids", "segments
 @click.argument("url")
 @click.argument("stage", required=False)
 @click.argument("lane", required=False)
+@home_option("with LANE, filters are shown too, and with --json of every lane")
 @verb
-def command(out: Output, *, url: str, stage: str | None, lane: str | None) -> None:
+def command(
+    out: Output, *, url: str, stage: str | None, lane: str | None, home: Path | None
+) -> None:
     """Say how the lanes of the catalog at URL stand; it is only read.
 
     STAGE is a stage, or pipeline/stage; LANE what it reads there, as topic-partition. Of each lane:
     its last seal (seq), up to where outputs are acknowledged and collected, seals that are not
     acknowledged (pending), the frontier in its input, the ids it holds, the segments they lie in,
-    bytes, and the age of the last seal.
+    bytes, and the age of the last seal. Of LANE, the filters that this host has for it, too.
     """
-    from delivery.operate.lanes import inspect  # noqa: PLC0415  keeps --help light
+    from dedup.local.home import home_of  # noqa: PLC0415  keeps --help light
+    from delivery.operate.lanes import inspect  # noqa: PLC0415  see above
     from delivery.operate.opening import chosen, opened  # noqa: PLC0415  see above
+    from delivery.watch.filters import filters  # noqa: PLC0415  see above
 
     found = []
     with opened(url) as catalog:
@@ -46,10 +55,21 @@ def command(out: Output, *, url: str, stage: str | None, lane: str | None) -> No
             if len(names) > 1:
                 out.step(f"read {len(found)} of {len(names)} lanes")
         where = catalog.store.url
-    lines = _story(found[0]) if lane is not None and len(found) == 1 else _table(found)
+        # As stages that are told nothing find it.
+        own = home_of(None if home is None else str(home))
+        kept = {} if own is None else {one.lane: one for one in filters(catalog, names, own.root)}
+    alone = lane is not None and len(found) == 1
+    lines = _story(found[0], kept.get(found[0].lane)) if alone else _table(found)
     out.result(
         "\n".join(lines) or "it holds no lanes yet: no stage ever ran on it",
-        {"catalog": where, "lanes": [one.document() for one in found]},
+        {
+            "catalog": where,
+            "lanes": [
+                one.document()
+                | {"filters": kept[one.lane].document() if one.lane in kept else None}
+                for one in found
+            ],
+        },
     )
 
 
@@ -91,7 +111,7 @@ def _row(lane: Lane) -> tuple[str, ...]:
     )
 
 
-def _story(lane: Lane) -> list[str]:
+def _story(lane: Lane, filters: LaneFilters | None) -> list[str]:
     """Return all about one lane."""
     pending = f"{number(lane.pending)} seals" if lane.pending else "nothing"
     since = f", the oldest {ago(lane.pending_ms)} old" if lane.pending_ms is not None else ""
@@ -123,9 +143,32 @@ def _story(lane: Lane) -> list[str]:
         ),
         *(("bytes", f"{name}: {size(count)}") for name, count in lane.sizes.items()),
         ("losers", number(lane.losers)),
+        *(("filters", line) for line in _filters(filters)),
     ]
     titles = ("lane", lane.lane)
     return [line.rstrip() for line in table(titles, rows, wide())]
+
+
+def _filters(filters: LaneFilters | None) -> list[str]:
+    """Return lines about the filters that this host has."""
+    if filters is None:
+        return ["none on this host"]
+    asked, key = filters.asked, "with" if filters.keyed else "without"
+    lines = [f"{filters.engine} at {filters.target:.3%}, {key} a key", *map(_filter, filters.each)]
+    if asked.rate is not None:
+        lines.append(
+            f"asked for {number(asked.probes)} ids: {number(asked.avoided)} look-ups avoided, "
+            f"{asked.rate:.3%} false hits measured"
+        )
+    return lines
+
+
+def _filter(one: Health) -> str:
+    state = ", SATURATED" if one.saturated else ""
+    return (
+        f"{number(one.ids)} {one.origin} ids in {size(one.size)}, {one.fill:.1%} of bits set, "
+        f"{one.rate:.3%} false hits expected{state}"
+    )
 
 
 def _tier(tier: Tier) -> str:
