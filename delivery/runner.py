@@ -37,6 +37,7 @@ from dedup.model import (
 )
 from delivery import points
 from delivery.batch import Batch, Emissions, Rows, beyond, within
+from delivery.conflicts import ConflictLog
 from delivery.judge import Judge
 from delivery.outputs import content_digest, decode_outputs, emissions
 from delivery.points import At, nowhere
@@ -105,6 +106,7 @@ class LaneRunner:
         self._emitter = emitter
         self._clock = clock
         self._policy = policy or Policy()
+        self._conflicts = ConflictLog(name, stops=self._policy.conflict_stops)
         self._pool = pool
         self._sealed = sealed
         self._at = at
@@ -200,8 +202,7 @@ class LaneRunner:
         verdicts = self._again(
             lambda: self._judge.judge(batches, classify.end, classify.head, pending)
         )
-        if verdicts.conflicts and self._policy.conflict_stops:
-            raise verdicts.conflicts[0].error()
+        self._conflicts.tell(verdicts, self._clock.now_ms())
         attempt = Attempt(self._fresh())
         self.state.work[classify.ticket] = Work(attempt=attempt, verdicts=verdicts)
         # The ids of a delivered bundle were needed until here: this bundle may have been asked for

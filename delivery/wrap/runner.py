@@ -82,7 +82,6 @@ class StageLaneRunner(LaneRunner):
         self._run_plan = run_plan
         self._judge_range = judge_range
         self._state = state
-        self._policy_stops = bool(more["policy"].conflict_stops)
 
     def perform(self, instruction: m.Instruction) -> m.Event | None:
         """Do what the core asks and return the answer; None where it wants none."""
@@ -115,8 +114,7 @@ class StageLaneRunner(LaneRunner):
         found, table = self._counting_run(classify)
         learned = self._judge.judge([], classify.end, classify.head, []).learned
         found.verdicts.learned = learned
-        if found.verdicts.conflicts and self._policy_stops:
-            raise found.verdicts.conflicts[0].error()
+        self._conflicts.tell(found.verdicts, self._clock.now_ms())
         rows, chosen = rows_of(table, self._outputs)
         placed = self._emitter.place(placing(rows)) if rows else []
         rows.partitions = [

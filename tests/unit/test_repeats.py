@@ -265,7 +265,7 @@ def test_a_worker_whose_clock_is_an_hour_off_changes_no_verdict(house, by_ms, pu
 # Payloads -------------------------------------------------------------------------------------
 
 
-def test_a_repeat_with_another_payload_is_counted_wherever_it_stands(house):
+def test_a_repeat_with_another_payload_is_counted_and_told_wherever_it_stands(house, caplog):
     source = house.source()
 
     def write(name: str, value: bytes) -> None:
@@ -289,6 +289,12 @@ def test_a_repeat_with_another_payload_is_counted_wherever_it_stands(house):
         (0, 0),
         (3, later),
     ]
+    told = [record.getMessage() for record in caplog.records]
+    one = f"(id {named(b'a').hex()})"
+    assert len(told) == 1 + later
+    assert f"{LANE}: 1 records repeat" in told[0]
+    assert f"offset 2 of partition 0 {one}" in told[0]
+    assert later == 0 or f"offset 5 of partition 0 {one}" in told[1]
     assert house.proved() == []
 
 

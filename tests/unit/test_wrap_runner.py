@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ from dedup.arrays import pack
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.memory import MemoryStore
 from dedup.errors import InvalidUsage, Unavailable
+from dedup.formats.dropped import Verdict
 from dedup.index import ExactIndex
 from dedup.model import Frontier, RecordId, Source
 from delivery.broker import MemoryBroker
@@ -24,7 +26,7 @@ from delivery.protocol import messages as m
 from delivery.protocol.state import Limits
 from delivery.records import Record
 from delivery.stage import Policy, stage_of
-from delivery.verdicts import EXTERNAL
+from delivery.verdicts import EXTERNAL, Conflict
 from delivery.wrap.pieces import Piece
 from delivery.wrap.positions import state_source
 from delivery.wrap.runner import RUNS_MAX, Result, StageLaneRunner
@@ -187,6 +189,31 @@ def test_what_went_wrong_in_a_task_is_raised_as_what_it_was(world):
     world.batch(runner)
     assert isinstance(runner.state.error, InvalidUsage)
     assert world.sent() == []
+
+
+def test_a_repeat_with_another_payload_is_told(world, caplog):
+    source = world.broker.sources("in")[0]
+    other = Conflict(source, 1, b"i" * 16)
+
+    def differing(result: Result) -> Result:
+        """The second record repeats the first one's id."""
+        piece = result.pieces[source]
+        columns = {
+            name: getattr(piece, name)[:1] for name in ("offsets", "ids", "buckets", "mark_of")
+        }
+        again = {
+            "dropped": piece.offsets[1:],
+            "reasons": np.array([Verdict.DUPLICATE], dtype=np.uint8),
+        }
+        told = {"conflict": 1, "conflicts": (other,)}
+        return replace(result, pieces={source: replace(piece, **columns, **again, **told)})
+
+    world.faults = [differing]
+    world.write(0, "a", "b")
+    world.batch(world.runner())
+    (record,) = caplog.records
+    assert f"{LANE}: 1 records repeat" in record.getMessage()
+    assert f"offset 1 of partition 0 (id {other.id.hex()})" in record.getMessage()
 
 
 def test_a_repeat_in_another_partition_costs_a_second_run_and_goes_out_once(world):
