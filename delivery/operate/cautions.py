@@ -74,11 +74,12 @@ def of_pipeline(delivery: Delivery) -> Iterator[Caution]:
             "catalog",
             "SQLite serves one machine: with a Spark master that spans several, use cassandra://",
         )
-    if delivery.home is None:
+    if delivery.home == "":
         yield Caution(
             "",
             "home",
-            "no home is named, so that hosts rebuild the indexes of their lanes at every start",
+            'home="" keeps indexes of lanes in each process alone: every one that starts makes them '
+            "anew from the catalog; leave it out, and hosts keep them",
         )
 
 

@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dedup.errors import InvalidUsage
+from dedup.filters import ENGINES, Filters
+from dedup.local.limits import LIMITS
 from delivery.api import Delivery
 from delivery.host.spec import StageSpec
 from delivery.kafka.options import Options
@@ -25,8 +27,14 @@ __all__ = ["Load", "Planned", "StagePlan", "plan_of"]
 DAY_SECONDS = 86_400
 #: Of stored outputs beside their raw bytes, as measured with words and random nonces.
 STORED_SHARE = 0.4
-#: What an id takes on a host (bits of the filter beside it) and in the catalog.
-ID_LOCAL_BYTES, ID_CATALOG_BYTES, FILTER_BITS = 22, 16, 17.2
+#: What an id takes wherever it is kept: itself, and which seal it came from.
+ID_BYTES = 16 + 2
+#: And of one that its publisher named, where repeats are compared: of what payload it is.
+DIGEST_BYTES = 2
+#: What is around ids beside them, as measured: pages of SQLite's; tables of a run's prefixes.
+CATALOG_MORE, RUN_MORE = 1.02, 1.05
+#: A filter of so many ids is measured, and others are in proportion.
+FILTER_IDS = 1_000_000
 #: A seal and its row, and how many a lane makes at most while it is quiet.
 SEAL_BYTES = 1024
 #: How long entries stay unless `delivery catalog compact --keep-entries` says otherwise.
@@ -111,20 +119,21 @@ def plan_of(delivery: Delivery, load: Load) -> Planned:
         pipeline=delivery.pipeline,
         catalog=_where(delivery.catalog),
         home=delivery.home,
-        stages=tuple(_stage(spec, load, made.keys()) for spec in specs),
+        stages=tuple(_stage(spec, load, made.keys(), delivery.filters) for spec in specs),
         warnings=tuple(warnings),
     )
 
 
-def _stage(spec: StageSpec, load: Load, made: Iterable[str]) -> StagePlan:
+def _stage(spec: StageSpec, load: Load, made: Iterable[str], filters: Filters) -> StagePlan:
     internal = spec.reads in made
     # Ids that an attempt made are let go as soon as a receiver has read past them.
-    held_seconds = (
-        600.0 if internal and not spec.reads.endswith(".by-id") else spec.window_ms / 1000
-    )
+    brief = internal and not spec.reads.endswith(".by-id")
+    held_seconds = 600.0 if brief else spec.window_ms / 1000
     ids = round(load.per_second * held_seconds)
     outputs = round(load.per_second * DAY_SECONDS * load.record_bytes * STORED_SHARE)
     outputs *= bool(spec.topics)
+    id_bytes = ID_BYTES + DIGEST_BYTES * (not brief and spec.conflicts != "ignore")
+    filter_bytes = round(ids * _filter_bytes(filters))
     bundles = load.per_second / spec.bundle_rows + load.partitions / 60
     return StagePlan(
         name=spec.name,
@@ -137,11 +146,17 @@ def _stage(spec: StageSpec, load: Load, made: Iterable[str]) -> StagePlan:
         window_ids=ids,
         outputs_a_day=outputs,
         kept=round(outputs * load.keep_days),
-        ids_catalog=ids * ID_CATALOG_BYTES,
-        ids_host=ids * ID_LOCAL_BYTES,
-        filter_bytes=round(ids * FILTER_BITS / 8),
+        ids_catalog=round(ids * id_bytes * CATALOG_MORE),
+        ids_host=round(ids * id_bytes * RUN_MORE) + filter_bytes,
+        filter_bytes=filter_bytes,
         entries=round(bundles * DAY_SECONDS * ENTRY_DAYS * SEAL_BYTES),
     )
+
+
+def _filter_bytes(filters: Filters) -> float:
+    """Return what an id takes in a filter that is new, with room to grow into."""
+    size = ENGINES[filters.engine].size(FILTER_IDS, filters.rate)
+    return size / FILTER_IDS * LIMITS.filter_room
 
 
 def _named(spec: StageSpec, *, internal: bool) -> str:

@@ -6,15 +6,23 @@ import json
 import random
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib import request
 
 import pytest
 
-from delivery import Delivery, Record
+from dedup.catalog.store import Blob
+from dedup.compact import compact
+from dedup.expiry import WINDOW_MS_DEFAULT
+from dedup.formats.segment import BUCKET_MS
+from dedup.local import LaneIndex
+from dedup.local.limits import LIMITS
+from delivery import Delivery, Filters, Record
 from delivery.operate.cautions import Caution, of_pipeline, of_stage
 from delivery.operate.planning import Load, plan_of
+from tests.unit.local_lanes import NAME, Lane
 from tests.unit.operate_kit import called, document
 
 LOAD = Load(per_second=1000.0, record_bytes=100, partitions=4)
@@ -112,11 +120,17 @@ def test_a_plain_stage_uses_nothing() -> None:
     [
         ({"catalog": "memory:"}, "catalog"),
         ({}, "catalog"),
-        ({"home": None}, "home"),
+        ({"home": ""}, "home"),
     ],
 )
 def test_where_it_is_kept_is_told(more: dict[str, Any], what: str) -> None:
     assert what in {one.about for one in of_pipeline(shop(**more))}
+
+
+def test_hosts_keep_indexes_unless_they_are_told_not_to() -> None:
+    assert "home" not in {one.about for one in of_pipeline(shop(home=None))}
+    (said,) = (one.text for one in of_pipeline(shop(home="")) if one.about == "home")
+    assert "every one that starts makes them anew" in said
 
 
 def test_options_that_break_the_promise_are_told() -> None:
@@ -138,6 +152,34 @@ def test_what_stages_made_needs_no_name_and_no_window() -> None:
         about(cautions(d), "id_from")
         == ["what it reads is named by the stage that made it; id_from says nothing there"] * 1
     )
+
+
+@pytest.mark.parametrize("filters", [Filters(), Filters(engine="pybloom-live", rate=0.01)])
+def test_what_ids_take_is_what_they_were_measured_to_take(filters: Filters) -> None:
+    d = shop(filters=filters)
+    d.stage(reads="orders", writes="priced", id_from="key")(price)
+    d.stage(reads="orders", writes="b", name="loose", id_from="key", conflicts="ignore")(price)
+    compared, loose = plan_of(d, LOAD).stages
+    lane = Lane()
+    for _ in range(40):
+        lane.append([lane.fresh() for _ in range(2_500)], step_ms=BUCKET_MS // 10)
+    limits = replace(LIMITS, first_ids=64)
+    with LaneIndex(
+        lane.catalog, NAME, window_ms=WINDOW_MS_DEFAULT, filters=filters, limits=limits
+    ) as index:
+        index.catch_up(lane.head)
+        host = index.stats
+    lane.collect()
+    compact(lane.catalog, NAME, WINDOW_MS_DEFAULT, plain_min=4)
+    slots = [(Blob.SEGMENT, slot) for slot in lane.store.slots(Blob.SEGMENT, NAME)]
+    bytes_held = sum(len(chunk) for slot in slots for chunk in lane.store.get(*slot))
+    ids = compared.window_ids
+    assert bytes_held / 100_000 == pytest.approx(compared.ids_catalog / ids, rel=0.05)
+    assert host.filter_bytes / 100_000 == pytest.approx(compared.filter_bytes / ids, rel=0.05)
+    on_host = (host.run_bytes + host.filter_bytes) / 100_000
+    assert on_host == pytest.approx(compared.ids_host / ids, rel=0.05)
+    # A digest is two of the 20 bytes.
+    assert loose.ids_catalog / compared.ids_catalog == pytest.approx(0.9)
 
 
 def test_no_password_is_shown() -> None:
@@ -165,6 +207,6 @@ def test_a_file_is_planned_and_not_started(file: Path) -> None:
     found = document("plan", str(file), "--rate", "20000", "--partitions", "8")
     (stage,) = found["stages"]
     assert (stage["name"], stage["lanes"], stage["per_second"]) == ("price", 8, 20_000)
-    assert {one["about"] for one in found["warnings"]} == {"catalog", "home", "id_from", "failures"}
+    assert {one["about"] for one in found["warnings"]} == {"catalog", "id_from", "failures"}
     assert "counts twice" in called("plan", str(file)).stdout
     called("plan", str(file.with_name("none.py")), code=2)
