@@ -1,7 +1,7 @@
 """A lane of any number of ids that need no room: what its segments hold is computed when it is read.
 
 What it is: `GeneratedStore`, a store whose segments are made from their seq, and `GeneratedLane`,
-which seals them.
+which seals them, and goes back.
 What it must not know: who reads them.
 
 Invariants:
@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,19 @@ from dedup.catalog.catalog import Catalog, blob_ref
 from dedup.catalog.open import open_store
 from dedup.catalog.store import Blob, Store
 from dedup.formats.segment import BUCKET_MS, Bucket, Origin, Part, segment_chunks
-from dedup.model import Attempt, Frontier, Head, HeadRef, Incarnation, Seal, Slot, advance
+from dedup.model import (
+    Ack,
+    Attempt,
+    Frontier,
+    Head,
+    HeadRef,
+    Incarnation,
+    Kept,
+    LaneRow,
+    Seal,
+    Slot,
+    advance,
+)
 from dedup.xxh3 import hash_rows
 
 NAME = "bench/dedup/0"
@@ -100,11 +113,26 @@ class GeneratedLane:
         """Seal what the next seq generates, or these parts, which are then nowhere to be read."""
         seq = self.head.ref.seq + 1
         parts = self.store.parts(seq) if parts is None else parts
-        seal = self._seal(HeadRef(INCARNATION, seq, Attempt(seq.to_bytes(16))), parts)
+        ref = HeadRef(self.head.ref.incarnation, seq, Attempt(seq.to_bytes(16)))
+        seal = self._seal(ref, parts)
         head = advance(self.head, seal)
         assert self.catalog.append(NAME, self.head.ref, head, seal)
         self.head = head
         return seal, parts
+
+    def restore(self, seq: int, incarnation: Incarnation) -> None:
+        """Go back to a seq, as a backup from then does: in a new incarnation, the later ids free."""
+        before = self.load()
+        head = replace(
+            before,
+            ref=HeadRef(incarnation, seq, Attempt(seq.to_bytes(16))),
+            lane_time_ms=self.store.lane_time_ms(seq),
+            minted_at_ms=seq + 1,
+            past=(*before.past, Kept(before.ref.incarnation, seq)),
+        )
+        row = LaneRow(head=head, ack=Ack(incarnation, 0), collected=0)
+        assert self.catalog.reincarnate(NAME, before.ref, row)
+        self.head = head
 
     def load(self) -> Head:
         """Read the head that the lane has now."""

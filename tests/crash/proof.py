@@ -37,7 +37,9 @@ def page(record: list[dict[str, Any]], today: dt.date) -> str:
     """Return the page for a record."""
     worlds = [entry for entry in record if entry["kind"] == "world"]
     mutants = [entry for entry in record if entry["kind"] == "mutant"]
-    killed = [entry for entry in record if entry["kind"] == "killed"]
+    filters = [entry for entry in record if entry["kind"] == "filter"]
+    told = {entry["test"] for entry in filters}
+    killed = [e for e in record if e["kind"] == "killed" and e["test"] not in told]
     made = (
         f"Made on {today.isoformat()} from what the tests of `make crash` wrote down: "
         f"{os.cpu_count()} cores, "
@@ -50,6 +52,10 @@ def page(record: list[dict[str, Any]], today: dt.date) -> str:
     sabotaged = (
         f"{len(mutants)} sabotages, each of one rule; for each the explorer found a plan anew that "
         "breaks the promise. The plans are kept in `tests/crash/plans.txt`."
+    )
+    asked = (
+        "A filter file filled to its capacity through several writers, and asked for every id by "
+        "other processes: it denies none. Of strangers it lets through the share that stands there."
     )
     packages = ", ".join(f"{name} {version(name)}" for name in NAMED)
     lines = [
@@ -72,6 +78,18 @@ def page(record: list[dict[str, Any]], today: dt.date) -> str:
         "## Every rule is needed",
         "",
         sabotaged,
+        "",
+        "## No id is ever denied",
+        "",
+        asked,
+        "",
+        "| filter | ids | denied | strangers asked for | let through | seconds |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        *(
+            f"| {entry['engine']}{', with a key' * entry['keyed']} | {entry['ids']:,} | 0 | "
+            f"{entry['strangers']:,} | {entry['hits'] / entry['strangers']:.3%} | {entry['seconds']} |"
+            for entry in sorted(filters, key=lambda entry: (entry["engine"], entry["keyed"]))
+        ),
         "",
         "## Real processes, killed",
         "",

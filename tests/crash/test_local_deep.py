@@ -1,4 +1,4 @@
-"""No false negative, at a hundred million ids: restarts, hops, damage, readers, kill -9.
+"""No false negative, at a hundred million ids: restarts, hops, damage, readers, kill -9, restores.
 
 What it is: one lane whose segments are generated, followed by processes (this file, run) that share
 a home, one after another and at once.
@@ -20,11 +20,15 @@ import pytest
 
 from bench.generated import NAME, GeneratedLane
 from dedup.expiry import WINDOW_MS_MAX
+from dedup.filters import ENGINE_DEFAULT, Filters
 from dedup.local import Home, LaneIndex
+from dedup.model import Incarnation
 from tests.crash.conftest import TakeDown
 
 SEAL_IDS = 100_000
 SEALS = 1_000
+#: The package takes fifty to a hundred times as long.
+SEALS_OF_THE_PACKAGE = 50
 #: Two days: several units of the window, so that runs are merged when one is over.
 BUCKET_SEALS = 3
 #: Of the ids that were checked before, a later check looks at every n-th seal.
@@ -39,7 +43,9 @@ def lane_of(root: Path) -> GeneratedLane:
 
 
 def opened(lane: GeneratedLane, root: Path) -> LaneIndex:
-    return LaneIndex(lane.catalog, NAME, window_ms=WINDOW_MS_MAX, home=Home(root / "home"))
+    filters = Filters(engine=(root / "engine").read_text())
+    home = Home(root / "home")
+    return LaneIndex(lane.catalog, NAME, window_ms=WINDOW_MS_MAX, home=home, filters=filters)
 
 
 def check(lane: GeneratedLane, index: LaneIndex, step: int) -> None:
@@ -78,12 +84,16 @@ def read(root: str, last: str, _: str) -> None:
     lane.close()
 
 
-def audit(root: str, _: str, step: str) -> None:
-    """Check, after whatever has happened to the files."""
+def audit(root: str, last: str, step: str) -> None:
+    """Check, after whatever has happened to the files; what was given up with a restore is free."""
     lane = lane_of(Path(root))
     index = opened(lane, Path(root))
     index.catch_up(lane.head)
     check(lane, index, int(step))
+    for seq in range(lane.head.ref.seq + 1, int(last) + 1, int(step)):
+        assert not index.decided(lane.store.ids(seq)).any(), (
+            f"an id of seal {seq} is taken for known"
+        )
     index.close()
     lane.close()
 
@@ -105,8 +115,16 @@ def files(root: Path, kind: str) -> list[Path]:
     return sorted(root.glob(f"home/*/*/{kind}-*"), key=lambda path: path.stat().st_size)
 
 
-def follow(root: Path, seals: int) -> None:
+def restored(root: Path, seq: int) -> None:
+    """Put the catalog back, under files that know more."""
+    lane = lane_of(root)
+    lane.restore(seq, Incarnation(b"after a restore-"))
+    lane.close()
+
+
+def follow(root: Path, seals: int, engine: str = ENGINE_DEFAULT) -> None:
     """Everything that may happen to a lane's files, at so many seals."""
+    (root / "engine").write_text(engine)
     lane_of(root).close()
     # A process is killed; another goes on from its files, with readers beside it.
     ended(started("write", root, seals // 2, "die"), -signal.SIGKILL)
@@ -127,6 +145,12 @@ def follow(root: Path, seals: int) -> None:
         part.write(whole.read(largest.stat().st_size // 3))
     torn.replace(largest)
     ended(started("audit", root, seals, str(SAMPLE)))
+    # The catalog is put back to half of it; then what it had forgotten is sealed again, and all of
+    # it is there.
+    restored(root, seals // 2)
+    ended(started("audit", root, seals, str(SAMPLE)))
+    ended(started("write", root, seals))
+    ended(started("audit", root, seals, "1"))
     # Everything is deleted.
     shutil.rmtree(root / "home")
     ended(started("audit", root, seals, str(SAMPLE)))
@@ -139,6 +163,12 @@ def test_no_false_negative_among_a_million_ids(tmp_path):
 @pytest.mark.slow
 def test_no_false_negative_among_a_hundred_million_ids(tmp_path, take_down: TakeDown):
     follow(tmp_path, SEALS)
+    take_down(kind="killed")
+
+
+@pytest.mark.slow
+def test_no_false_negative_among_five_million_ids_with_the_package(tmp_path, take_down: TakeDown):
+    follow(tmp_path, SEALS_OF_THE_PACKAGE, "pybloom-live")
     take_down(kind="killed")
 
 
