@@ -145,7 +145,7 @@ def restore(catalog: Catalog, frames: Iterable[bytes], fresh: Callable[[], bytes
     lanes = []
     for kind, lane, found in _checked(frames):
         if kind is Frame.LANE:
-            _restore_lane(catalog, lane, found, fresh)
+            catalog.recreate(lane, renewed(found, fresh))
             lanes.append(lane)
         elif kind is Frame.ENTRY:
             entry, ref = found
@@ -277,19 +277,18 @@ def _torn(place: str, what: str) -> Corrupt:
     return Corrupt("restore a catalog", place, hint)
 
 
-def _restore_lane(catalog: Catalog, lane: str, row: LaneRow, fresh: Callable[[], bytes]) -> None:
-    head, ack = row.head, row.ack
-    incarnation = Incarnation(fresh())
-    row = LaneRow(
+def renewed(row: LaneRow, fresh: Callable[[], bytes]) -> LaneRow:
+    """Return the row of a lane that goes on where it stands, as another history."""
+    head, incarnation = row.head, Incarnation(fresh())
+    return LaneRow(
         head=replace(
             head,
             ref=HeadRef(incarnation, head.ref.seq, Attempt(fresh())),
             past=(*head.past, Kept(head.ref.incarnation, head.ref.seq)),
         ),
-        ack=replace(ack, incarnation=incarnation),
+        ack=replace(row.ack, incarnation=incarnation),
         collected=row.collected,
     )
-    catalog.recreate(lane, row)
 
 
 def _read_lane(body: Reader, place: str) -> tuple[str, LaneRow]:

@@ -9,6 +9,7 @@ Invariants:
     was asked for.
     A stage that begins behind the latest record has the starting frontiers of all partitions
     appended BEFORE one of its records is read, so that no restart can skip what came in between.
+    A catalog that is older than what its own lanes have sent is refused before any lane runs.
     A partition that appears after that begins at its first offset.
 """
 
@@ -21,6 +22,7 @@ from dedup.catalog.catalog import Catalog
 from dedup.catalog.open import open_catalog
 from dedup.catalog.store import Store
 from dedup.errors import InvalidUsage
+from delivery.host.outdated import refuse_outdated
 from delivery.host.spec import Plan, StageSpec
 from delivery.host.worker import Worker
 from delivery.kafka.opening import open_client
@@ -52,6 +54,9 @@ def prepare(plan: Plan, *, create_topics: bool = False) -> dict[str, Topic]:
             _refuse_another_kind(store, plan.stages)
             for spec in plan.stages:
                 refuse_at_rest(Catalog(store), spec.prefix, [spec.reads])
+                # Before any lane runs: what the first to run would send hides nothing of the others.
+                lanes = [spec.lane(source) for source in topics[spec.reads].sources]
+                refuse_outdated(Catalog(store), client, lanes, spec.kafka_topics)
             late = [
                 spec
                 for spec in plan.stages

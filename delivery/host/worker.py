@@ -31,6 +31,7 @@ from delivery.host.counters import Counters
 from delivery.host.ends import check
 from delivery.host.lane import LaneTask
 from delivery.host.outbox import Road
+from delivery.host.outdated import refuse_outdated
 from delivery.host.progress import LaneProgress, Progress
 from delivery.host.senders import Senders, Writers, logs_of
 from delivery.host.spec import Plan, StageSpec
@@ -122,10 +123,12 @@ class Worker:
         """
         topic = self.topic(spec.reads)
         sources = [Source(topic.id, number) for number in partitions]
+        sources = [at for at in sources if spec.name not in self._lanes.get(at, {})]
+        if not sources:
+            return
+        refuse_outdated(self._catalog, self._client, map(spec.lane, sources), spec.kafka_topics)
         low = self._client.bounds(spec.reads, sources).low
         for source in sources:
-            if source in self._lanes and spec.name in self._lanes[source]:
-                continue
             self._begin(spec, source, starts.get(source.partition, low.at(source) or 0))
 
     def begin(self, spec: StageSpec, starts: Mapping[Source, int]) -> None:

@@ -28,6 +28,7 @@ from delivery.host.adapters import open_reader, open_topics
 from delivery.host.clock import SystemClock
 from delivery.host.counters import Counters
 from delivery.host.ends import ended
+from delivery.host.outdated import refuse_outdated
 from delivery.host.senders import Senders, Writers
 from delivery.kafka.opening import open_client
 from delivery.life.guard import refuse_at_rest
@@ -111,6 +112,7 @@ class StageDriver:
         self._client = open_client(plan.kafka, plan.options, plan.client)
         self._bench = Bench(plan, spec, self.lane)
         self._catalog = self._bench.catalog
+        self._outputs = outputs
         self._emitter = open_topics(self._client, outputs)
         topics = {name: topic.id for name, topic in wrapped.topics.items()}
         writers = Writers(self._catalog)
@@ -144,6 +146,7 @@ class StageDriver:
         """
         start = self._wrapped.frontier()
         refuse_at_rest(self._catalog, self._wrapped.spec.prefix, list(self._wrapped.topics))
+        refuse_outdated(self._catalog, self._client, [self.lane], self._outputs)
         row = self._catalog.load(self.lane)
         state = self._state
         if state is not None:

@@ -327,12 +327,12 @@ MUTANTS = (
         "restored-beside",
         (
             Edit(
-                BACKUP + "_restore_lane",
-                "incarnation = Incarnation(fresh())",
-                "incarnation = head.ref.incarnation",
+                BACKUP + "renewed",
+                "head, incarnation = row.head, Incarnation(fresh())",
+                "head, incarnation = row.head, row.head.ref.incarnation",
             ),
             Edit(
-                BACKUP + "_restore_lane",
+                BACKUP + "renewed",
                 "past=(*head.past, Kept(head.ref.incarnation, head.ref.seq)),",
                 "past=head.past,",
             ),

@@ -17,6 +17,7 @@ command = Verbs(
         "verify": "delivery.cli.catalog.verify",
         "backup": "delivery.cli.catalog.backup",
         "restore": "delivery.cli.catalog.restore",
+        "accept": "delivery.cli.catalog.accept",
         "repair": "delivery.cli.catalog.repair",
         "migrate": "delivery.cli.catalog.migrate",
     },
@@ -24,7 +25,7 @@ command = Verbs(
     help="""Look at a catalog and look after it: what it holds, what may go, whether it is whole.
 
 A catalog is named by its URL, as for stages: sqlite:shop.db or cassandra://host:9042/shop. Every
-verb may run beside live jobs, but those that put another catalog in place of one: restore, migrate,
-and repair with --pipeline.""",
+verb may run beside live jobs, but those that put another catalog in place of one: restore, accept,
+migrate, and repair with --pipeline.""",
     epilog="Example: `delivery catalog inspect sqlite:shop.db` says how every lane stands.",
 )

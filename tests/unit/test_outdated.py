@@ -1,0 +1,188 @@
+"""A catalog put back from a copy is told from one that somebody runs, and is accepted on purpose."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dedup.backup import renewed
+from dedup.catalog.memory import MemoryStore
+from dedup.catalog.open import open_catalog
+from dedup.errors import InvalidUsage
+from delivery.host import outdated
+from delivery.host.outdated import refuse_outdated
+from delivery.operate.accepting import accept
+from delivery.protocol import messages as m
+from delivery.protocol.rest import Kind, Rest
+from tests.unit.house import LANE, House
+from tests.unit.memory_kafka import MemoryClient
+from tests.unit.operate_kit import called, document, housed
+
+
+@pytest.fixture
+def house() -> House:
+    """A lane that has sealed four records, and sent them."""
+    made = House(MemoryStore())
+    made.write(*"abcd")
+    made.done(cut=2)
+    return made
+
+
+def put_back(house: House, more: str = "ef") -> MemoryStore:
+    """Run on, then go back to a copy; return the catalog that knew more."""
+    copy = MemoryStore(house.store.tables.copy())
+    house.write(*more)
+    house.done(cut=1)
+    house.store, newer = copy, house.store
+    return newer
+
+
+def refuse(house: House, client: MemoryClient | None = None) -> None:
+    refuse_outdated(house.catalog(), client or MemoryClient(house.broker), [LANE], ["out"])
+
+
+def test_a_copy_that_was_put_back_is_refused_and_nothing_is_written(house):
+    newer = put_back(house)
+    with (
+        house.untouched(),
+        pytest.raises(
+            InvalidUsage, match=r"out \[0\] offset 4 is of its seal 3.*last one is 2.*accept"
+        ),
+    ):
+        refuse(house)
+    house.store = newer
+    refuse(house)
+
+
+def test_a_catalog_as_it_is_reads_nothing(house, monkeypatch):
+    monkeypatch.setattr(outdated, "read_ranges", lambda *_, **__: pytest.fail("all is delivered"))
+    refuse(house)
+
+
+def test_what_is_owed_and_was_sent_is_no_sign_of_a_copy(house):
+    house.write("e")
+    runner = house.runner()
+    house.begin(runner)
+    while not isinstance(next(iter(runner.state.todo), None), m.Acknowledge):
+        house.turn(runner)
+    assert len(house.sent()) == 5
+    refuse(house)
+
+
+def test_who_seals_between_the_row_and_the_topic_is_no_copy(house):
+    house.write("e")
+    client = MemoryClient(house.broker)
+    client.meanwhile = lambda: None if len(house.sent()) == 5 else house.done()
+    with_news = []
+    client.after = lambda: with_news.append(len(house.sent()))
+    refuse(house, client)
+    assert with_news == [5]
+
+
+def test_who_seals_while_the_topic_is_read_is_no_copy(house):
+    """What lies behind the bounds is not read, whoever wrote it."""
+    house.write("e")
+    client = MemoryClient(house.broker)
+    client.after = house.done
+    refuse(house, client)
+
+
+def test_a_history_that_was_given_up_and_other_writers_refuse_nobody(house):
+    put_back(house)
+    accept(house.catalog(), house.fresh, perform=True)
+    refuse(house)
+    house.done(house.runner("shop/other/0"))
+    refuse(house)
+
+
+def test_a_lane_that_never_sent_is_looked_for_behind_what_others_delivered(house, monkeypatch):
+    """Its topic may be as old as it likes: what a copy forgot lies behind what it remembers."""
+    other = "shop/price/1"
+    house.broker.create("in2")
+    house.done(house.runner(other, reads="in2"), topic="in2")
+    asked = []
+    real = outdated.read_ranges
+
+    def read(client: object, topic: str, starts: dict, ends: dict, **more: object) -> object:
+        asked.append(dict(starts))
+        return real(client, topic, starts, ends, **more)
+
+    monkeypatch.setattr(outdated, "read_ranges", read)
+    copy = MemoryStore(house.store.tables.copy())
+    house.write("x", topic="in2")
+    house.done(house.runner(other, reads="in2"), topic="in2")
+    house.store = copy
+    with pytest.raises(InvalidUsage, match="its seal 1, and the catalog's last one is 0"):
+        refuse_outdated(
+            house.catalog(), MemoryClient(house.broker), [LANE, other, "shop/price/2"], ["out"]
+        )
+    assert asked == [{house.source("out"): 4}]
+
+
+def test_what_is_looked_at_has_a_bound(house, monkeypatch):
+    put_back(house)
+    monkeypatch.setattr(outdated, "LOOKED_AT_MAX", 1)
+    with pytest.raises(InvalidUsage, match="offset 5 is of its seal 4"):
+        refuse(house)
+
+
+# Accepting ------------------------------------------------------------------------------------
+
+
+def test_what_is_accepted_gives_up_what_the_copy_does_not_know(house):
+    put_back(house)
+    found = accept(house.catalog(), house.fresh)
+    assert (found.done, found.lanes) == (False, {LANE: 2})
+    with pytest.raises(InvalidUsage):
+        refuse(house)
+    before = house.catalog().load(LANE)
+    accept(house.catalog(), house.fresh, perform=True)
+    row = house.catalog().load(LANE)
+    assert row.head.ref.incarnation != before.head.ref.incarnation
+    assert row.head.frontier == before.head.frontier
+    assert row.head.last_kept(before.head.ref.incarnation) == 2
+    house.done()
+    # A receiver drops what was given up: of each input one version counts.
+    assert len(house.sent()) == 8
+    assert house.proved(restored=True) == []
+
+
+def test_who_still_runs_a_lane_is_fenced(house):
+    put_back(house)
+    sleeper = house.runner()
+    house.begin(sleeper)
+    while not isinstance(next(iter(sleeper.state.todo), None), m.Append):
+        house.turn(sleeper)
+    accept(house.catalog(), house.fresh, perform=True)
+    sleeper.drain()
+    assert sleeper.state.stopped.end is m.End.FENCED
+
+
+def test_a_lane_that_something_is_being_done_to_is_left_to_that(house):
+    catalog = house.catalog()
+    row = catalog.load(LANE)
+    rest = Rest(kind=Kind.UNDER_WAY, verb="rename")
+    resting = renewed(row, house.fresh)
+    resting = replace(resting, head=replace(resting.head, state=rest.encode()))
+    assert catalog.reincarnate(LANE, row.head.ref, resting)
+    with house.untouched(), pytest.raises(InvalidUsage, match="rename` was begun"):
+        accept(catalog, house.fresh, perform=True)
+
+
+def test_the_verb(tmp_path: Path):
+    def furnish(made: House) -> None:
+        made.write(*"ab")
+        made.done()
+
+    path = tmp_path / "shop.db"
+    with housed(path, furnish) as made:
+        before = made.catalog().load(LANE).head.ref.incarnation
+    assert "goes on behind seq 1" in called("catalog", "accept", f"sqlite:{path}").stdout
+    assert not document("catalog", "accept", f"sqlite:{path}")["done"]
+    found = document("catalog", "accept", f"sqlite:{path}", "--yes")
+    assert (found["done"], found["lanes"], found["elsewhere"]) == (True, {LANE: 1}, [])
+    catalog = open_catalog(f"sqlite:{path}")
+    assert catalog.load(LANE).head.past[0].incarnation == before
+    catalog.store.close()
