@@ -11,6 +11,8 @@ Invariants:
     lane is read again.
     Nothing is written before the whole stream was checked, down to its last frame.
     Every restored lane has a new incarnation: whoever wrote to the catalog before is fenced.
+    A restore is marked as begun BEFORE its first lane and as ended AFTER its last one. In between
+    nobody opens the catalog but the same restore: lanes not written yet would begin anew.
 """
 
 from __future__ import annotations
@@ -21,8 +23,10 @@ from enum import IntEnum
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
+import xxhash
+
 from dedup.catalog.catalog import Catalog
-from dedup.catalog.store import Blob, slot_name
+from dedup.catalog.store import Blob, Store, slot_name
 from dedup.errors import Corrupt, InvalidUsage, Unavailable
 from dedup.formats.envelope import Kind, Reader, Writer, unwrap, wrap
 from dedup.formats.fields import read_slot, write_slot
@@ -54,6 +58,8 @@ from dedup.model import (
 VERSION = 1
 #: A lane that is collected while it is read is read again, this often at most.
 READS_MAX = 10
+#: Settings of a catalog that was restored, with the digest of the backup.
+BEGUN, ENDED = "restore-begun", "restore-ended"
 
 
 class Frame(IntEnum):
@@ -123,11 +129,19 @@ def frames(catalog: Catalog, heads: Iterable[tuple[str, Head]]) -> Iterator[byte
     yield _frame(Frame.END, Writer().uint(count))
 
 
+def unfinished(store: Store) -> str | None:
+    """Return which backup is being restored into a catalog; None if none is, or it is whole."""
+    begun = store.find_setting(BEGUN)
+    return begun if begun is not None and store.find_setting(ENDED) is None else None
+
+
 def restore(catalog: Catalog, frames: Iterable[bytes], fresh: Callable[[], bytes]) -> list[str]:
     """Write a backup into an empty catalog and return the lanes, all of new incarnations.
 
+    Killed, it is finished by running it again with the same backup.
+
     Args:
-        catalog: where to; it must hold no lane.
+        catalog: where to; it must hold no lane, but those of this very restore.
         frames: what `back_up` yielded. Kept in memory until it is checked.
         fresh: returns 16 bytes that nobody was given before.
 
@@ -135,17 +149,16 @@ def restore(catalog: Catalog, frames: Iterable[bytes], fresh: Callable[[], bytes
         InvalidUsage: the catalog is not empty. Nothing was written.
         Corrupt: the stream is torn. Nothing was written.
     """
-    if next(catalog.lanes(), None) is not None:
-        raise InvalidUsage(
-            "restore a catalog",
-            catalog.store.url,
-            "it holds lanes already; nothing was written: restore into an empty one and let the "
-            "pipelines use that",
-        )
+    digest = xxhash.xxh3_128()
+    checked = _checked(_digested(frames, digest))
+    refuse_lanes(catalog, digest.hexdigest())
+    if any(kind is Frame.LANE for kind, _, _ in checked):
+        _mark(catalog, BEGUN, digest.hexdigest())
     lanes = []
-    for kind, lane, found in _checked(frames):
+    for kind, lane, found in checked:
         if kind is Frame.LANE:
-            catalog.recreate(lane, renewed(found, fresh))
+            if catalog.load(lane) is None:
+                catalog.recreate(lane, renewed(found, fresh))
             lanes.append(lane)
         elif kind is Frame.ENTRY:
             entry, ref = found
@@ -156,7 +169,49 @@ def restore(catalog: Catalog, frames: Iterable[bytes], fresh: Callable[[], bytes
             catalog.store.replace_list(lane, None, 1, encode_segment_list(found))
     # What wins later is no append of this store object, so nothing else would write what it holds.
     catalog.store.flush()
+    if lanes:
+        _mark(catalog, ENDED, digest.hexdigest())
     return lanes
+
+
+def refuse_lanes(catalog: Catalog, backup: str | None = None) -> None:
+    """Refuse a catalog that a restore may not write to.
+
+    Args:
+        catalog: where to.
+        backup: which one, if that is known: one that was begun here is finished.
+
+    Raises:
+        InvalidUsage: it holds lanes, or those of another backup. Nothing was written.
+    """
+    begun = unfinished(catalog.store)
+    if begun is not None:
+        if backup not in (None, begun):
+            raise _refused(
+                catalog,
+                "a restore of another backup was begun here and is not finished; nothing was written: "
+                "finish that one, or restore",
+            )
+    elif next(catalog.lanes(), None) is not None:
+        raise _refused(catalog, "it holds lanes already; nothing was written: restore")
+
+
+def _refused(catalog: Catalog, what: str) -> InvalidUsage:
+    hint = f"{what} into an empty one and let the pipelines use that"
+    return InvalidUsage("restore a catalog", catalog.store.url, hint)
+
+
+def _mark(catalog: Catalog, name: str, backup: str) -> None:
+    if catalog.store.setting(name, backup) != backup:
+        raise _refused(
+            catalog, "another backup is being restored here just now; nothing was written: restore"
+        )
+
+
+def _digested(frames: Iterable[bytes], digest: xxhash.xxh3_128) -> Iterator[bytes]:
+    for frame in frames:
+        digest.update(frame)
+        yield frame
 
 
 def _lane(catalog: Catalog, lane: str, head: Head) -> list[bytes]:

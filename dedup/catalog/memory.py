@@ -222,6 +222,10 @@ class MemoryStore:
         """Store a setting once."""
         return self.tables.settings.setdefault(name, value)
 
+    def find_setting(self, name: str) -> str | None:
+        """Return a setting."""
+        return self.tables.settings.get(name)
+
     def group(self) -> AbstractContextManager[None]:
         """Return a context that changes nothing: every write is there when it returns."""
         return nullcontext()

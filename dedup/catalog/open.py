@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dedup.backup import unfinished
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.memory import MemoryStore
 from dedup.catalog.store import Store
@@ -21,7 +22,7 @@ from dedup.errors import InvalidUsage
 _RIGHT = "memory:, sqlite:shop.db or cassandra://host:9042/keyspace"
 
 
-def open_catalog(url: str, *, create: bool = True) -> Catalog:
+def open_catalog(url: str, *, create: bool = True, restoring: bool = False) -> Catalog:
     """Open the catalog at `url`.
 
     Args:
@@ -31,18 +32,41 @@ def open_catalog(url: str, *, create: bool = True) -> Catalog:
             `cassandra`).
         create: whether one that is not there is made; whoever only looks says no, so that a
             mistyped URL is an error and not an empty catalog.
+        restoring: whether a restore that was killed is to be finished in it.
 
     Raises:
-        InvalidUsage: the URL is malformed, what it names cannot serve as a catalog, or there is
-            none.
+        InvalidUsage: the URL is malformed, what it names cannot serve as a catalog, there is none,
+            or a restore of it is not finished.
         Unavailable: it cannot be reached now.
         Corrupt: what is there is damaged.
     """
-    return Catalog(open_store(url, create=create))
+    return Catalog(open_store(url, create=create, restoring=restoring))
 
 
-def open_store(url: str, *, create: bool = True) -> Store:
+def open_store(url: str, *, create: bool = True, restoring: bool = False) -> Store:
     """Open the raw store at `url`; see `open_catalog`."""
+    store = _opened(url, create=create)
+    try:
+        if not restoring:
+            refuse_unfinished(store)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def refuse_unfinished(store: Store) -> None:
+    """Refuse a catalog some of whose lanes are not restored yet: they would begin anew."""
+    if unfinished(store) is not None:
+        raise InvalidUsage(
+            "open the catalog",
+            store.url,
+            "a restore into it was begun and is not finished, so lanes are missing; nothing was "
+            "read or written: run the same `delivery catalog restore` again, and it finishes",
+        )
+
+
+def _opened(url: str, *, create: bool) -> Store:
     scheme, colon, rest = url.partition(":")
     if scheme == "memory" and colon:
         return _memory(url, rest, create=create)

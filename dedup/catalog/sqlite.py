@@ -317,10 +317,17 @@ class SqliteStore:
         """Store a setting once."""
         with self._file.write("store a setting", name) as write:
             write("INSERT INTO setting VALUES (?, ?) ON CONFLICT DO NOTHING", (name, value))
-            ((stored,),) = self._file.read(
-                "read a setting", name, "SELECT value FROM setting WHERE name = ?", (name,), (str,)
-            )
-        return str(stored)
+            stored = self.find_setting(name)
+        assert stored is not None, "it was stored just now"
+        return stored
+
+    def find_setting(self, name: str) -> str | None:
+        """Return a setting."""
+        for (stored,) in self._file.read(
+            "read a setting", name, "SELECT value FROM setting WHERE name = ?", (name,), (str,)
+        ):
+            return str(stored)
+        return None
 
     @contextmanager
     def group(self) -> Iterator[None]:

@@ -154,6 +154,9 @@ class Store(Protocol):
     def setting(self, name: str, value: str) -> str:
         """Store a setting once for the whole catalog and return what is stored."""
 
+    def find_setting(self, name: str) -> str | None:
+        """Return a setting; None if it was never stored."""
+
     def group(self) -> AbstractContextManager[None]:
         """Return a context in which conditional writes may share one commit.
 

@@ -108,6 +108,8 @@ def back_up(
 def restore(file: Path, url: str, *, perform: bool = False) -> Restored:
     """Restore a backup into a new or empty catalog, or check that this can be done.
 
+    Killed, it is finished by doing the same again; until then nobody else opens the catalog.
+
     Args:
         file: the backup.
         url: the catalog; it is made if it is not there.
@@ -124,7 +126,7 @@ def restore(file: Path, url: str, *, perform: bool = False) -> Restored:
             "there is no such file; nothing was written: mend the path",
         )
     _refuse_lanes(url)
-    catalog = open_catalog(url) if perform else None
+    catalog = open_catalog(url, restoring=True) if perform else None
     try:
         lanes = _read(file, catalog)
     finally:
@@ -171,17 +173,11 @@ def _exists(file: Path) -> InvalidUsage:
 
 def _refuse_lanes(url: str) -> None:
     """Say before anything is done what a restore would be refused for."""
-    catalog = present(url)
+    catalog = present(url, restoring=True)
     if catalog is None:
         return
     try:
-        if next(catalog.lanes(), None) is not None:
-            raise InvalidUsage(
-                "restore a catalog",
-                catalog.store.url,
-                "it holds lanes already; nothing was written: restore into an empty one and let "
-                "the pipelines use that",
-            )
+        backup.refuse_lanes(catalog)
     finally:
         catalog.store.close()
 

@@ -56,10 +56,10 @@ def opened(url: str) -> Iterator[Catalog]:
         catalog.store.close()
 
 
-def present(url: str) -> Catalog | None:
+def present(url: str, *, restoring: bool = False) -> Catalog | None:
     """Open the catalog at `url`; None if there is none, and nothing was made."""
     try:
-        return open_catalog(url, create=False)
+        return open_catalog(url, create=False, restoring=restoring)
     except InvalidUsage as error:
         if ABSENT in error.hint:
             return None

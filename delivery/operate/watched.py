@@ -176,6 +176,10 @@ class Watched:
         """Store a setting once."""
         return self._store.setting(name, value)
 
+    def find_setting(self, name: str) -> str | None:
+        """Return a setting."""
+        return self._store.find_setting(name)
+
     def group(self) -> AbstractContextManager[Any]:
         """Return the store's context."""
         return self._store.group()

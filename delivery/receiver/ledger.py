@@ -185,6 +185,10 @@ class LedgerStore:
         """Store a setting once."""
         return self._store.setting(name, value)
 
+    def find_setting(self, name: str) -> str | None:
+        """Return a setting."""
+        return self._store.find_setting(name)
+
     def group(self) -> AbstractContextManager[None]:
         """Return a context that changes nothing: a receiver's seal has a transaction of its own."""
         return nullcontext()

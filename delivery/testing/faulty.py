@@ -101,6 +101,7 @@ STORE_WRITES = frozenset(
     {
         "append",
         "create",
+        "import_entries",
         "reincarnate",
         "acknowledge",
         "raise_collected",
@@ -111,6 +112,7 @@ STORE_WRITES = frozenset(
         "replace_list",
         "note_loser",
         "forget_losers",
+        "setting",
     }
 )
 

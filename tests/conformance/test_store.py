@@ -248,8 +248,10 @@ def test_losers_are_noted_and_forgotten_by_position(store, lane):
 
 
 def test_a_setting_is_stored_once_for_everybody(store_factory, lane):
+    assert store_factory().find_setting(lane) is None
     assert store_factory().setting(lane, "QUORUM") == "QUORUM"
     assert store_factory().setting(lane, "ONE") == "QUORUM"
+    assert store_factory().find_setting(lane) == "QUORUM"
     assert store_factory().setting(f"{lane}'s", "") == ""
 
 

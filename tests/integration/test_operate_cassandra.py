@@ -6,10 +6,16 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
+from dedup.backup import back_up, restore
+from dedup.catalog.catalog import Catalog
 from dedup.catalog.memory import MemoryStore
 from dedup.catalog.open import open_store
+from dedup.errors import InvalidUsage
 from delivery.protocol.messages import End
 from delivery.services.cassandra import Cassandra
+from delivery.testing.faulty import Crashed, Fault, FaultyStore, Wire
 from tests.unit.house import LANE, House, rows
 from tests.unit.operate_kit import SECOND, called, chained, copied, document, housed
 
@@ -50,6 +56,30 @@ def test_every_verb_serves_a_catalog_in_cassandra(
     assert document("catalog", "restore", file, other)["lanes"] == {LANE: 6, SECOND: 6}
     assert document("catalog", "restore", file, other, "--yes")["done"]
     assert document("catalog", "verify", other)["ids"] == verified["ids"]
+
+
+def test_a_killed_restore_into_cassandra_is_finished_by_the_same(
+    cassandra: Cassandra, unique: Callable[[str], str]
+) -> None:
+    url = f"cassandra://{cassandra.contact_points[0]}:{cassandra.port}/{unique('killed')}"
+    house = House(MemoryStore(), inline_bytes_max=0)
+    chained(house)
+    stream = list(back_up(house.catalog()))
+    for at in (1, 2, 20):
+        with closing(open_store(url, restoring=True)) as store:
+            wire = Wire({}, lambda number, _, at=at: Fault.CRASH_AFTER if number == at else None)
+            with pytest.raises(Crashed):
+                restore(Catalog(FaultyStore(store, wire)), stream, house.fresh)
+        with pytest.raises(InvalidUsage, match="delivery catalog restore"):
+            open_store(url)
+    with closing(open_store(url, restoring=True)) as store:
+        restore(Catalog(store), stream, house.fresh)
+    with closing(open_store(url)) as store:
+        assert {lane: Catalog(store).load(lane).head.ref.seq for lane in store.lanes()} == {
+            LANE: 6,
+            SECOND: 6,
+        }
+    assert document("catalog", "verify", url)["whole"]
 
 
 def test_a_catalog_is_moved_from_a_file_into_cassandra_and_back(

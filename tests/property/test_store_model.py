@@ -194,6 +194,7 @@ class StoreMachine(stateful.RuleBasedStateMachine):
 
     @stateful.rule(at=OBJECTS, name=st.sampled_from("ab"), value=st.sampled_from(("", "x", "y")))
     def setting(self, at, name, value):
+        assert self.stores[at].find_setting(name) == self.model.settings.get(name)
         assert self.stores[at].setting(name, value) == self.model.settings.setdefault(name, value)
 
     @stateful.rule(at=OBJECTS)

@@ -21,7 +21,7 @@ from typing import Any
 from dedup.catalog.cassandra import cql
 from dedup.catalog.cassandra.address import Address
 from dedup.catalog.cassandra.errors import Access
-from dedup.catalog.cassandra.schema import ensure, findings, setting
+from dedup.catalog.cassandra.schema import ensure, findings, read_setting, setting
 from dedup.catalog.cassandra.session import REQUEST_SECONDS_MAX, Connection
 from dedup.catalog.cassandra.window import Window
 from dedup.catalog.store import Blob, RawAck, RawLane, slot_name
@@ -265,6 +265,10 @@ class CassandraStore:
     def setting(self, name: str, value: str) -> str:
         """Store a setting once."""
         return setting(self._connection, name, value)
+
+    def find_setting(self, name: str) -> str | None:
+        """Return a setting."""
+        return read_setting(self._connection, name)
 
     def group(self) -> AbstractContextManager[None]:
         """Return a context that changes nothing: every write is there when it returns."""
