@@ -16,20 +16,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
 from dedup.model import Source
-from delivery.batch import Batch
 from delivery.checker.chunks import external
 from delivery.checker.columns.same import Ints, Mask, Words
 from delivery.checker.evidence import named_by
 from delivery.header import NAME, NO_PARENT, HeaderColumns, decode_headers
 from delivery.protocol.senders import Mark
-from delivery.records import Headers
+
+if TYPE_CHECKING:
+    from delivery.batch import Batch
+    from delivery.records import Headers
 
 __all__ = ["Column", "Marks", "Reading", "Way", "digests", "payload", "rest_digests"]
 
