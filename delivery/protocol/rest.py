@@ -75,6 +75,10 @@ class Rest:
     def why(self) -> str:
         """Say why the lane may not run, and what to do."""
         words = dict(self.said)
+        if self == _NEWER:
+            return (
+                "a newer release put it to rest, and this one cannot read why: install that release"
+            )
         if self.kind is Kind.UNDER_WAY:
             return (
                 f"`delivery stage {self.verb}` was begun on its stage and is not finished: run "
@@ -90,8 +94,6 @@ class Rest:
                 f"its stage was changed to dedup={words.get('to', '?')!r}, and goes on in other "
                 "lanes: declare it so, or change it back with `delivery stage change-dedup`"
             )
-        if self.kind in (Kind.MOVED, Kind.COPIED):
-            return self._of_another_catalog(words)
         if self.kind is Kind.LEFT:
             return (
                 "a job without this library goes on where it stands; to take the work back, say "
@@ -102,7 +104,16 @@ class Rest:
             "`delivery stage reset` to begin it anew"
         )
 
-    def _of_another_catalog(self, words: dict[str, str]) -> str:
+    def _busy(self, words: dict[str, str]) -> str:
+        if self == _NEWER:
+            return (
+                "a newer release put it to rest, and this one cannot read why: install that release"
+            )
+        if self.kind is Kind.UNDER_WAY:
+            return (
+                f"`delivery stage {self.verb}` was begun on its stage and is not finished: run "
+                "the same again, and it finishes"
+            )
         if self.kind is Kind.MOVED:
             return f"its catalog was moved, and it goes on in {words.get('to', '?')}: open that one"
         return (
@@ -111,13 +122,19 @@ class Rest:
         )
 
 
+#: What a newer release does to a lane, in words that this one does not know.
+_NEWER = Rest(kind=Kind.UNDER_WAY, verb="(of a newer release)")
+
+
 def rest_of(state: bytes) -> Rest | None:
     """Return why the lane with this state of its head rests; None: it does not."""
     if not state.startswith(REST):
         return None
     if not state.startswith(REST + _VERSION):
-        return Rest(kind=Kind.UNDER_WAY, verb="(of a newer release)")
+        return _NEWER
     body = json.loads(state[len(REST) + len(_VERSION) :])
+    if body["kind"] not in set(Kind):
+        return _NEWER
     return Rest(
         kind=Kind(body["kind"]),
         verb=body["verb"],

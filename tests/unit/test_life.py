@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
+from dedup.backup import renewed
 from dedup.catalog.memory import MemoryStore
 from dedup.errors import InvalidUsage
 from delivery.header import NAME, decode_header
@@ -14,6 +16,7 @@ from delivery.life.leave import leave
 from delivery.life.rename import rename
 from delivery.life.reset import Begin, reset
 from delivery.life.retire import retire
+from delivery.operate.accepting import accept
 from delivery.operate.auditing import Terms, audit
 from delivery.operate.logs import Cluster
 from delivery.operate.verification import verify
@@ -318,3 +321,17 @@ def test_names_that_cannot_be_are_refused(house):
             rename(hands(house), "price", name, perform=True)
     with pytest.raises(InvalidUsage, match="there is none"):
         rename(hands(house), "nobody", "cost")
+
+
+@pytest.mark.parametrize("state", [b"rest\x00\x02anything", b'rest\x00\x01{"kind": "asleep"}'])
+def test_a_lane_that_a_newer_release_put_to_rest_runs_nowhere(house, state):
+    catalog = house.catalog()
+    row = catalog.load(LANE)
+    resting = renewed(row, house.fresh)
+    resting = replace(resting, head=replace(resting.head, state=state))
+    assert catalog.reincarnate(LANE, row.head.ref, resting)
+    with house.untouched():
+        stop = house.run(house.runner())
+        assert (stop.end, "install that release" in stop.why) == (m.End.REFUSED, True)
+        with pytest.raises(InvalidUsage, match="install that release"):
+            accept(catalog, house.fresh, perform=True)
