@@ -5,6 +5,7 @@ What it must not know: how anything is proved.
 
 Invariants:
     Every number on the page was written down by a test that passed.
+    Nothing is missing on it: every world with the number of states that is pinned, every mutant.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import datetime as dt
 import json
 import os
 import platform
+import re
 import sqlite3
 import sys
 from importlib.metadata import version
@@ -38,8 +40,12 @@ def page(record: list[dict[str, Any]], today: dt.date) -> str:
     worlds = [entry for entry in record if entry["kind"] == "world"]
     mutants = [entry for entry in record if entry["kind"] == "mutant"]
     filters = [entry for entry in record if entry["kind"] == "filter"]
-    told = {entry["test"] for entry in filters}
-    killed = [e for e in record if e["kind"] == "killed" and e["test"] not in told]
+    own = {entry["test"] for entry in (*worlds, *mutants, *filters)}
+    killed = {
+        entry["test"]: entry
+        for entry in record
+        if entry["kind"] == "killed" and entry["test"] not in own
+    }.values()
     made = (
         f"Made on {today.isoformat()} from what the tests of `make crash` wrote down: "
         f"{os.cpu_count()} cores, "
@@ -56,6 +62,10 @@ def page(record: list[dict[str, Any]], today: dt.date) -> str:
     asked = (
         "A filter file filled to its capacity through several writers, and asked for every id by "
         "other processes: it denies none. Of strangers it lets through the share that stands there."
+    )
+    others = (
+        "Real processes, killed on every store and under Spark, put to sleep and woken; filters and "
+        "runs under as many ids as a month has."
     )
     packages = ", ".join(f"{name} {version(name)}" for name in NAMED)
     lines = [
@@ -91,14 +101,40 @@ def page(record: list[dict[str, Any]], today: dt.date) -> str:
             for entry in sorted(filters, key=lambda entry: (entry["engine"], entry["keyed"]))
         ),
         "",
-        "## Real processes, killed",
+        "## What else takes long",
+        "",
+        others,
         "",
         "| test | seconds |",
         "| --- | ---: |",
-        *(f"| `{entry['test']}` | {entry['seconds']} |" for entry in killed),
+        *(
+            f"| `{entry['test']}` | {entry['seconds']} |"
+            for entry in sorted(killed, key=lambda entry: str(entry["test"]))
+        ),
         "",
     ]
     return "\n".join(lines)
+
+
+def lacking(text: str) -> list[str]:
+    """Return which worlds and how many mutants a page does not tell of as they are now."""
+    from tests.crash.mutants import MUTANTS  # noqa: PLC0415 - every run of pytest loads this module
+    from tests.crash.worlds import WORLDS  # noqa: PLC0415 - see above
+
+    rows = {
+        name: int(states.replace(",", ""))
+        for name, states in re.findall(r"^\| ([a-z-]+) \| ([\d,]+) \|", text, re.MULTILINE)
+    }
+    lacks = [
+        f"world {name}: {rows.get(name, 'no')} states instead of {pinned.states}"
+        for name, pinned in WORLDS.items()
+        if rows.get(name) != pinned.states
+    ]
+    lacks += [f"world {name} is no more" for name in rows if name not in WORLDS]
+    told = re.search(r"^(\d+) sabotages", text, re.MULTILINE)
+    if told is None or int(told[1]) != len(MUTANTS):
+        lacks.append(f"{told[1] if told else 'no'} sabotages instead of {len(MUTANTS)}")
+    return lacks
 
 
 def main() -> None:
@@ -107,7 +143,10 @@ def main() -> None:
     failed = [entry["test"] for entry in record if entry.get("outcome", "passed") != "passed"]
     if failed:
         sys.exit(f"nothing was written: {', '.join(failed)} did not pass")
-    PAGE.write_text(page(record, dt.datetime.now(tz=dt.UTC).date()))
+    written = page(record, dt.datetime.now(tz=dt.UTC).date())
+    if lacking(written):
+        sys.exit(f"nothing was written, because it lacks: {'; '.join(lacking(written))}")
+    PAGE.write_text(written)
     sys.stdout.write(f"{PAGE.relative_to(ROOT)}: {len(record)} facts\n")
 
 
