@@ -51,7 +51,7 @@ def incidents(world: LaneWorld) -> Iterator[tuple[str, Act]]:
 def zombie(world: LaneWorld, lane: str) -> None:
     """Start a second process on a lane; it has read the lane already."""
     world.zombies = _without(world.zombies, lane)
-    world.perform(world.begin(world.spec(lane)), 0)
+    world.perform(world.begin(world.spec(lane)))
 
 
 def deliver(world: LaneWorld, index: int) -> None:

@@ -26,8 +26,6 @@ from delivery.work import State
 
 _T = TypeVar("_T")
 
-#: Instructions whose order among each other is the performer's: they may overtake one another.
-_OVERTAKING = (m.Classify, m.Store, m.Append, m.Emit, m.Acknowledge)
 
 #: What time it is in every world. Lanes' own numbers move, the clock decides nothing.
 NOW_MS = 600_000_000
@@ -42,6 +40,8 @@ class Process:
     generation: int
     state: State
     minted: int = 0
+    #: Emissions and acknowledgements that were put aside, in their order.
+    aside: tuple[m.Emit | m.Acknowledge, ...] = ()
     #: Where its reader stands by itself; None: wherever the lane is.
     position: int | None = None
     #: What it remembers of senders.
@@ -126,6 +126,7 @@ def picture(process: Process) -> object:
         rows,
         work,
         state.dead,
+        process.aside,
         (process.minted, process.position, frozenset(process.senders.rows.items())),
         (process.senders.rekeyed, process.senders.horizon),
     )
@@ -152,14 +153,6 @@ def judge_of(process: Process, catalog: Catalog, index: ExactIndex, broker: Memo
     """Return who gives a process its verdicts."""
     spec, logs = process.spec, partial(memory_logs, broker)
     return Judge(catalog, index, spec.id_from, lambda: spec.senders, process.senders, logs=logs)
-
-
-def may_overtake(later: m.Instruction, earlier: m.Instruction) -> bool:
-    """Tell whether the order of two instructions is the performer's."""
-    if isinstance(earlier, m.Emit | m.Acknowledge):
-        # A host may wait for several of them at once, and go on meanwhile.
-        return type(later) is not type(earlier)
-    return isinstance(later, _OVERTAKING) and isinstance(earlier, _OVERTAKING)
 
 
 def turn(per_generation: tuple[_T, ...], generation: int) -> _T:

@@ -57,6 +57,9 @@ class Scenario:
     zombies: tuple[str, ...] = ()
     #: How often an instruction may overtake the one before it.
     swaps: int = 0
+    #: Whether processes put emissions and acknowledgements aside, as hosts do that wait for company:
+    #: each is performed at any later moment, and whatever comes behind it need not wait.
+    aside: bool = False
     #: Lanes on which a collector may start, once each time they are named.
     collectors: tuple[str, ...] = ()
     #: Lanes on which a compactor may start, likewise.

@@ -27,6 +27,7 @@ from delivery.protocol.state import Lane
 from delivery.records import Record
 from delivery.runner import LaneRunner
 from delivery.stage import Policy
+from delivery.testing.choices import Place, alone, performable, put_aside, take
 from delivery.testing.faulty import Crashed, Fault, FaultyStore, Request, Wire
 from delivery.testing.incidents import Act, incidents, step_collector
 from delivery.testing.process import (
@@ -36,7 +37,6 @@ from delivery.testing.process import (
     StillClock,
     copy_memo,
     judge_of,
-    may_overtake,
     memo_picture,
     turn,
 )
@@ -119,10 +119,10 @@ class LaneWorld:
 
     def successors(self) -> Iterator[tuple[str, Callable[[], LaneWorld]]]:
         """Yield every choice."""
-        alone = self._alone()
-        for name in [alone] if alone else list(self.processes):
+        single = alone(self)
+        for name in [single] if single else list(self.processes):
             yield from self._steps(name)
-        if alone:
+        if single:
             return
         for name in self.collectors:
             yield from self._faulted(name, partial(step_collector, name=name))
@@ -130,7 +130,11 @@ class LaneWorld:
             yield choice, partial(self._then, act)
 
     def fingerprint(self) -> object:
-        """Return everything the future depends on, hashed; 64 bits twice make a collision unlikely."""
+        """Return everything the future depends on, hashed to 64 bits.
+
+        Among two million states the chance that any two are taken for one is one in ten million;
+        and bytes hash otherwise in every process, so what one run overlooked the next one sees.
+        """
         picture = (
             self.tables.frozen(),
             frozenset(self.broker.partitions.items()),
@@ -143,7 +147,7 @@ class LaneWorld:
             (self.collections, self.compactions),
             (self.taken, self.backup, self.restored, self.done),
         )
-        return (hash(picture), hash((1, picture)))
+        return hash(picture)
 
     def finish(self) -> None:
         """Everything is quiet: nothing may be left to do, and the checker must agree."""
@@ -158,54 +162,13 @@ class LaneWorld:
         world.watch.step(world)
         return world
 
-    def _alone(self) -> str | None:
-        """Return a process whose next instruction commutes with whatever anybody else may do.
-
-        What an attempt stores meets only collectors. Verdicts that ask no sender, of a process that
-        shares its host's index with no other, and emissions that no lane of this world reads, meet
-        only collectors and a restore still to come.
-        """
-        if self.collections or self.compactions or self.collectors:
-            return None
-        read = {spec.reads for spec in self.scenario.lanes}
-        for name, process in self.processes.items():
-            nxt = process.state.todo[0] if process.state.todo else None
-            private = isinstance(nxt, m.Store)
-            if not self.restores:
-                asks = bool(process.spec.senders) or self._shares(process)
-                private |= isinstance(nxt, m.Classify) and not asks
-                private |= isinstance(nxt, m.Emit) and process.spec.writes not in read
-            if private:
-                return name
-        return None
-
-    def _shares(self, process: Process) -> bool:
-        """Tell whether another process moves the same index."""
-        host = self._host(process)
-        return any(
-            other is not process and self._host(other) == host for other in self.processes.values()
-        )
-
     def _steps(self, name: str) -> Iterator[tuple[str, Callable[[], LaneWorld]]]:
         process = self.processes[name]
-        for index in self._performable(process):
-            label = name if index == 0 else f"{name}/{index}"
-            yield from self._faulted(label, partial(LaneWorld.perform, name=name, index=index))
+        for place in performable(process, self.swaps):
+            label = f"{name}/{place}" if place else name
+            yield from self._faulted(label, partial(LaneWorld.perform, name=name, place=place))
         if process.spec.reads in self.scenario.fed and self._next_range(process):
             yield f"{name}?", partial(self._then, partial(LaneWorld.offer, name=name))
-
-    def _performable(self, process: Process) -> list[int]:
-        """Return which of the outstanding instructions may be performed next."""
-        todo = process.state.todo
-        if not todo:
-            return []
-        places = [0]
-        if self.swaps:
-            for index in range(1, len(todo)):
-                overtaken = list(todo)[:index]
-                if all(may_overtake(todo[index], other) for other in overtaken):
-                    places.append(index)
-        return places
 
     def _faulted(self, label: str, act: Act) -> Iterator[tuple[str, Callable[[], LaneWorld]]]:
         """Yield a step as it should go, and then with each fault at each of its calls."""
@@ -227,13 +190,12 @@ class LaneWorld:
         finally:
             self.planned = None
 
-    def perform(self, name: str, index: int) -> None:
+    def perform(self, name: str, place: Place = 0) -> None:
         """Let a process perform one of its outstanding instructions."""
         process = self._touch(name)
-        if index:
+        if isinstance(place, int) and place:
             self.swaps -= 1
-        instruction = process.state.todo[index]
-        del process.state.todo[index]
+        instruction = take(process, place)
         runner, wire = self._runner(process)
         try:
             answer = runner.perform(instruction)
@@ -250,8 +212,10 @@ class LaneWorld:
 
     def _settle(self, process: Process, runner: LaneRunner) -> None:
         """Let a process do everything that nobody else sees."""
+        todo = process.state.todo
         while True:
-            todo = process.state.todo
+            if self.scenario.aside and put_aside(process):
+                continue
             if todo and isinstance(todo[0], _SILENT):
                 answer = runner.perform(todo.popleft())
                 if answer is not None:
@@ -267,11 +231,12 @@ class LaneWorld:
     def _touch(self, name: str) -> Process:
         """Return a process that this world may change, and its host's index with it."""
         process = self.processes[name] = self.processes[name].copy()
-        host = self._host(process)
+        host = self.host(process)
         self.memos[host] = copy_memo(self.memos.get(host, Memo()))
         return process
 
-    def _host(self, process: Process) -> tuple[str, int]:
+    def host(self, process: Process) -> tuple[str, int]:
+        """Return whose index a process moves."""
         return (process.spec.name, process.generation % self.scenario.hosts)
 
     def _ended(self, process: Process) -> None:
@@ -350,7 +315,7 @@ class LaneWorld:
         inline_bytes_max = INLINE_BYTES_MAX if self.scenario.inline else 0
         store = FaultyStore(MemoryStore(self.tables), wire)
         catalog = Catalog(store, inline_bytes_max=inline_bytes_max)
-        memo = self.memos.setdefault(self._host(process), Memo())
+        memo = self.memos.setdefault(self.host(process), Memo())
         index = ExactIndex(catalog, spec.name, self.scenario.window_ms, memo)
         clock = StillClock(process)
         runner = LaneRunner(

@@ -240,7 +240,9 @@ def _budget(pinned: Pinned) -> str:
         "compactor": len(scenario.compactors),
         "restore": scenario.restores,
     }
-    return ", ".join(f"{n} {what}{'s' * (n > 1)}" for what, n in counts.items() if n)
+    told = [f"{n} {what}{'s' * (n > 1)}" for what, n in counts.items() if n]
+    told += ["emissions put aside"] * scenario.aside + ["chunks in seals"] * scenario.inline
+    return ", ".join(told)
 
 
 def world_table() -> str:

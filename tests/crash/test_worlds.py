@@ -11,6 +11,8 @@ from tests.crash.conftest import TakeDown
 from tests.crash.exploring import Explorers
 from tests.crash.worlds import WORLDS
 
+#: What the small worlds may take on two cores. Another one that does not fit belongs to `make crash`.
+SMALL_SECONDS_MAX = 90
 SMALL = sorted(name for name, world in WORLDS.items() if not world.deep)
 
 
@@ -22,11 +24,18 @@ def _holds_everywhere(name: str, report: Report) -> None:
     assert report.ends > 0
 
 
+def _worlds(item: pytest.Item) -> list[str]:
+    """Return the worlds that a test asks for."""
+    assert isinstance(item, pytest.Function)
+    return [item.callspec.params["name"]] if hasattr(item, "callspec") else SMALL
+
+
 @pytest.fixture(scope="module")
 def explorers(request: pytest.FixtureRequest) -> Iterator[Explorers]:
     """Give the reports of the worlds that were asked for, all of them under way at once."""
     asked = [item for item in request.session.items if item.module is request.module]
-    with Explorers({item.callspec.params["name"] for item in asked}) as explorers:
+    names = {name for item in asked for name in _worlds(item)}
+    with Explorers(names) as explorers:
         yield explorers
 
 
@@ -34,6 +43,11 @@ def explorers(request: pytest.FixtureRequest) -> Iterator[Explorers]:
 def test_no_plan_breaks_the_promise(name: str, explorers: Explorers) -> None:
     report, _ = explorers.report(name)
     _holds_everywhere(name, report)
+
+
+def test_the_small_worlds_take_no_longer_than_they_may(explorers: Explorers) -> None:
+    seconds = {name: explorers.report(name)[1] for name in SMALL}
+    assert sum(seconds.values()) <= 2 * SMALL_SECONDS_MAX, seconds
 
 
 @pytest.mark.slow

@@ -14,72 +14,11 @@ from delivery.checker import Kind
 from delivery.header import NAME, Header, encode_header
 from delivery.protocol.senders import Mark
 from delivery.protocol.state import Limits
-from delivery.records import Output, Record
+from delivery.records import Record
 from delivery.testing.faulty import Fault
 from delivery.testing.process import NOW_MS
-from delivery.testing.scenario import LaneSpec, Scenario
-
-#: One bundle at a time: what overtaking inside a process adds is explored in worlds of its own.
-ALONE = Limits(pending_max=1)
-
-
-def named(record: Record) -> bytes | None:
-    """The publisher's name for a record."""
-    return record.header("id")
-
-
-def by_place(_record: Record) -> bytes | None:
-    """No name: the record's place is its identity."""
-    return None
-
-
-def quote(nonce: bytes, record: Record) -> list[Output]:
-    """User code that never says the same thing twice."""
-    return [Output(value=nonce, key=record.key)]
-
-
-def pass_on(_nonce: bytes, record: Record) -> list[Output]:
-    """Re-keying: the record as it came."""
-    return [Output(value=record.value, key=record.key, headers=record.headers)]
-
-
-def written(  # keys a, b, c go to the second of two partitions, d, e, f to the first
-    ids: str, *, topic: str = "in", partition: int = 0, at_ms: int = 0
-) -> tuple[tuple[str, int, Record | None], ...]:
-    """One record for every letter, "." leaves an offset out."""
-    return tuple(
-        (
-            topic,
-            partition,
-            None
-            if name == "."
-            else Record(
-                key=name.encode(),
-                value=name.encode(),
-                headers=(("id", name.encode()),),
-                timestamp_ms=at_ms,
-            ),
-        )
-        for name in ids
-    )
-
-
-SENDER = LaneSpec(
-    name="w/s/S",
-    reads="in",
-    writes="mid",
-    cuts=((2,), (1,), (3,)),
-    call=quote,
-    id_from=named,
-)
-RECEIVER = LaneSpec(
-    name="w/r/R",
-    reads="mid",
-    writes="out",
-    call=quote,
-    id_from=by_place,
-    senders=("w/s/S",),
-)
+from delivery.testing.scenario import Scenario
+from tests.crash.pieces import ALONE, RECEIVER, SENDER, pass_on, written
 
 #: One lane, two output partitions, repeats and a hole; whatever may fail fails once, and one
 #: instruction overtakes another: two bundles are under way at once.
@@ -334,6 +273,32 @@ REKEYED_AHEAD = replace(
     sent_at_ms=(),
 )
 
+_ASIDE = Limits(pending_max=2)
+#: Two bundles under way at once, on a host that puts emissions and acknowledgements aside: whatever
+#: comes behind overtakes them.
+ASIDE = replace(SOLO, swaps=0, aside=True, limits=_ASIDE)
+#: The same beside a second process: an emission waits while its lane is lost to another process, and
+#: that one emits and acknowledges the same.
+ASIDE_ZOMBIE = replace(ZOMBIE, faults=0, aside=True, limits=_ASIDE)
+#: The same while a receiver reads what comes.
+ASIDE_CHAIN = replace(CHAIN, faults=0, aside=True, limits=_ASIDE)
+#: The same beside a collector, who takes what somebody else acknowledged.
+ASIDE_COLLECTED = replace(COLLECTED, aside=True, limits=_ASIDE)
+#: The same while the catalog is put back from a backup.
+ASIDE_BESIDE = replace(RESTORED_BESIDE, aside=True, limits=_ASIDE)
+
+#: Small chunks ride in the seal, as they do where users run it, and collectors fail.
+INLINE_FAILS = replace(COLLECTOR_FAILS, inline=True)
+#: Small chunks ride in the seal while the catalog is put back.
+INLINE_BESIDE = replace(RESTORED_BESIDE, inline=True)
+
+#: Two processes at once on one frontier over two partitions.
+STAGE_ZOMBIE = replace(STAGE, faults=0, zombies=("w/s/S",))
+#: Two processes at once, each on another checkpoint that was lost or put back.
+CHECKPOINT_ZOMBIE = replace(CHECKPOINT, faults=0, zombies=("w/s/S",))
+#: Two processes at once say "from the end", each at another moment.
+LATEST_ZOMBIE = replace(LATEST, faults=0, zombies=("w/s/S",))
+
 #: What `make crash` adds: two faults beside a zombie, a collector and a sleeper that wakes after it.
 DEEP_ZOMBIE = replace(ZOMBIE, faults=2)
 DEEP_OVERLAP = replace(ZOMBIE, swaps=1, limits=Limits())
@@ -350,6 +315,13 @@ DEEP_COLLECTOR = replace(COLLECTOR_FAILS, faults=2, collectors=("w/s/S", "w/s/S"
 DEEP_COMPACTED = replace(COMPACTED, records=written("aa"))
 DEEP_RESTORED = replace(RESTORED, faults=1)
 DEEP_BESIDE = replace(RESTORED_BESIDE, faults=1)
+#: A sender whose host puts emissions aside is run twice at once, while its receiver reads.
+DEEP_ASIDE_CHAIN = replace(CHAIN_ZOMBIE, aside=True, limits=_ASIDE)
+#: The same of one lane, and its catalog put back, with whatever may fail, once.
+DEEP_ASIDE_ZOMBIE = replace(
+    ASIDE_ZOMBIE, faults=1, kinds=frozenset({Fault.CRASH_BEFORE, Fault.LATE})
+)
+DEEP_ASIDE_BESIDE = replace(ASIDE_BESIDE, faults=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,6 +357,16 @@ WORLDS = {
     "restored-beside": Pinned(RESTORED_BESIDE, 629),
     "restored-hosts": Pinned(RESTORED_HOSTS, 4_101),
     "restored-apart": Pinned(RESTORED_APART, 46_546, deep=True),
+    "aside": Pinned(ASIDE, 632),
+    "aside-zombie": Pinned(ASIDE_ZOMBIE, 7_971),
+    "aside-chain": Pinned(ASIDE_CHAIN, 638),
+    "aside-collected": Pinned(ASIDE_COLLECTED, 8_560),
+    "aside-beside": Pinned(ASIDE_BESIDE, 3_194),
+    "inline-fails": Pinned(INLINE_FAILS, 2_187),
+    "inline-beside": Pinned(INLINE_BESIDE, 593),
+    "stage-zombie": Pinned(STAGE_ZOMBIE, 1_761),
+    "checkpoint-zombie": Pinned(CHECKPOINT_ZOMBIE, 158),
+    "latest-zombie": Pinned(LATEST_ZOMBIE, 3_617),
     "deep-solo": Pinned(DEEP_SOLO, 28_326, deep=True),
     "deep-overlap": Pinned(DEEP_OVERLAP, 137_088, deep=True),
     "deep-zombie": Pinned(DEEP_ZOMBIE, 620_003, deep=True),
@@ -397,4 +379,7 @@ WORLDS = {
     "deep-compacted": Pinned(DEEP_COMPACTED, 31_608, deep=True),
     "deep-restored": Pinned(DEEP_RESTORED, 50_189, deep=True),
     "deep-beside": Pinned(DEEP_BESIDE, 22_576, deep=True),
+    "deep-aside-chain": Pinned(DEEP_ASIDE_CHAIN, 25_936, deep=True),
+    "deep-aside-zombie": Pinned(DEEP_ASIDE_ZOMBIE, 0, deep=True),
+    "deep-aside-beside": Pinned(DEEP_ASIDE_BESIDE, 0, deep=True),
 }
