@@ -70,9 +70,9 @@ def other_catalog() -> Catalog:
     return other.catalog()
 
 
-def test_a_process_that_opens_a_catalog_in_between_is_refused(house, files):
+def test_a_process_that_opens_a_catalog_in_between_is_refused(house, tmp_path):
     chain(house)
-    url = next(files)
+    url = f"sqlite:{tmp_path / 'restored.db'}"
     store = open_store(url)
     assert killed(store, saved(house), 3, Fault.CRASH_BEFORE, house)
     store.close()
