@@ -1,6 +1,6 @@
 """The exploration of many worlds at once: a process a core, each world in one of its own.
 
-What it is: `Explorers`, which begins with the largest worlds, and `explored`, which one process does.
+What it is: `Explorers`, and what one process does: `explored`, of a world, and `found`, of a mutant.
 What it must not know: what is asserted of a report.
 
 Invariants:
@@ -15,13 +15,17 @@ import multiprocessing.connection
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from multiprocessing.pool import AsyncResult
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 from delivery.testing.explore import Report, explore
 from delivery.testing.world import LaneWorld
+from tests.crash.mutants import MUTANTS
+from tests.crash.plans import find
 from tests.crash.worlds import WORLDS
+
+_T = TypeVar("_T")
 
 #: Longer than all of them take together; who has died without a word is noticed then.
 WAIT_SECONDS_MAX = 3600
@@ -34,16 +38,32 @@ def explored(name: str) -> tuple[Report, float]:
     return report, time.process_time() - began
 
 
-class Explorers:
-    """Processes that explore worlds, as many at once as there are cores."""
+def found(name: str) -> tuple[str | None, float]:
+    """Look for a plan that kills a mutant; return it and the seconds it took a core."""
+    began = time.process_time()
+    (mutant,) = (one for one in MUTANTS if one.name == name)
+    return find(mutant), time.process_time() - began
 
-    def __init__(self, names: Iterable[str]) -> None:
+
+def largest_first(names: Iterable[str]) -> list[str]:
+    """Return worlds in the order in which they are begun: the last to end has not begun last."""
+    return sorted(names, key=lambda name: -WORLDS[name].states)
+
+
+class Explorers(Generic[_T]):
+    """Processes that explore, as many at once as there are cores.
+
+    Args:
+        explore: what a process does with a name.
+        names: in the order in which they are begun.
+    """
+
+    def __init__(self, explore: Callable[[str], tuple[_T, float]], names: Iterable[str]) -> None:
         spawning = multiprocessing.get_context("spawn")
         self._pool = spawning.Pool(os.cpu_count(), _follow, maxtasksperchild=1)
-        self._reports: dict[str, AsyncResult[tuple[Report, float]]] = {}
-        # The largest first: the last one to end should not have begun last.
-        for name in sorted(names, key=lambda name: -WORLDS[name].states):
-            self._reports[name] = self._pool.apply_async(explored, (name,))
+        self._reports: dict[str, AsyncResult[tuple[_T, float]]] = {
+            name: self._pool.apply_async(explore, (name,)) for name in names
+        }
 
     def __enter__(self) -> Self:
         return self
@@ -52,8 +72,8 @@ class Explorers:
         self._pool.terminate()
         self._pool.join()
 
-    def report(self, name: str) -> tuple[Report, float]:
-        """Wait for a world."""
+    def report(self, name: str) -> tuple[_T, float]:
+        """Wait for what one of them saw."""
         return self._reports[name].get(WAIT_SECONDS_MAX)
 
 

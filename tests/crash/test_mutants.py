@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from delivery.testing.explore import outcome
 from delivery.testing.world import LaneWorld
 from tests.crash.conftest import TakeDown
+from tests.crash.exploring import Explorers, found
 from tests.crash.mutants import MUTANTS
-from tests.crash.plans import find, stored
+from tests.crash.plans import stored
 from tests.crash.sabotage import Mutant, function_at, planted
 from tests.crash.worlds import WORLDS
 
@@ -43,8 +46,20 @@ def test_a_sabotage_is_taken_back() -> None:
     assert function.__code__ is before
 
 
+@pytest.fixture(scope="module")
+def finders(request: pytest.FixtureRequest) -> Iterator[Explorers[str | None]]:
+    """Give what was found for the mutants that were asked for, all under way at once."""
+    asked = [item for item in request.session.items if item.get_closest_marker("slow")]
+    names = [item.callspec.params["mutant"].name for item in asked if item.module is request.module]
+    with Explorers(found, names) as finders:
+        yield finders
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=_name)
-def test_the_explorer_finds_a_plan_anew(mutant: Mutant, take_down: TakeDown) -> None:
-    assert find(mutant) is not None, f"{mutant.name} survives all of {mutant.world}"
-    take_down(kind="mutant", name=mutant.name)
+def test_the_explorer_finds_a_plan_anew(
+    mutant: Mutant, finders: Explorers[str | None], take_down: TakeDown
+) -> None:
+    plan, seconds = finders.report(mutant.name)
+    assert plan is not None, f"{mutant.name} survives all of {mutant.world}"
+    take_down(kind="mutant", name=mutant.name, seconds=seconds)

@@ -8,7 +8,7 @@ import pytest
 
 from delivery.testing.explore import Report
 from tests.crash.conftest import TakeDown
-from tests.crash.exploring import Explorers
+from tests.crash.exploring import Explorers, explored, largest_first
 from tests.crash.worlds import WORLDS
 
 #: What the small worlds may take on two cores. Another one that does not fit belongs to `make crash`.
@@ -31,21 +31,21 @@ def _worlds(item: pytest.Item) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def explorers(request: pytest.FixtureRequest) -> Iterator[Explorers]:
+def explorers(request: pytest.FixtureRequest) -> Iterator[Explorers[Report]]:
     """Give the reports of the worlds that were asked for, all of them under way at once."""
     asked = [item for item in request.session.items if item.module is request.module]
     names = {name for item in asked for name in _worlds(item)}
-    with Explorers(names) as explorers:
+    with Explorers(explored, largest_first(names)) as explorers:
         yield explorers
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_no_plan_breaks_the_promise(name: str, explorers: Explorers) -> None:
+def test_no_plan_breaks_the_promise(name: str, explorers: Explorers[Report]) -> None:
     report, _ = explorers.report(name)
     _holds_everywhere(name, report)
 
 
-def test_the_small_worlds_take_no_longer_than_they_may(explorers: Explorers) -> None:
+def test_the_small_worlds_take_no_longer_than_they_may(explorers: Explorers[Report]) -> None:
     seconds = {name: explorers.report(name)[1] for name in SMALL}
     assert sum(seconds.values()) <= 2 * SMALL_SECONDS_MAX, seconds
 
@@ -53,7 +53,7 @@ def test_the_small_worlds_take_no_longer_than_they_may(explorers: Explorers) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(WORLDS))
 def test_no_deep_plan_breaks_the_promise(
-    name: str, explorers: Explorers, take_down: TakeDown
+    name: str, explorers: Explorers[Report], take_down: TakeDown
 ) -> None:
     report, seconds = explorers.report(name)
     _holds_everywhere(name, report)
