@@ -317,11 +317,6 @@ DEEP_RESTORED = replace(RESTORED, faults=1)
 DEEP_BESIDE = replace(RESTORED_BESIDE, faults=1)
 #: A sender whose host puts emissions aside is run twice at once, while its receiver reads.
 DEEP_ASIDE_CHAIN = replace(CHAIN_ZOMBIE, aside=True, limits=_ASIDE)
-#: The same of one lane, and its catalog put back, with whatever may fail, once.
-DEEP_ASIDE_ZOMBIE = replace(
-    ASIDE_ZOMBIE, faults=1, kinds=frozenset({Fault.CRASH_BEFORE, Fault.LATE})
-)
-DEEP_ASIDE_BESIDE = replace(ASIDE_BESIDE, faults=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,6 +375,4 @@ WORLDS = {
     "deep-restored": Pinned(DEEP_RESTORED, 50_189, deep=True),
     "deep-beside": Pinned(DEEP_BESIDE, 22_576, deep=True),
     "deep-aside-chain": Pinned(DEEP_ASIDE_CHAIN, 25_936, deep=True),
-    "deep-aside-zombie": Pinned(DEEP_ASIDE_ZOMBIE, 0, deep=True),
-    "deep-aside-beside": Pinned(DEEP_ASIDE_BESIDE, 0, deep=True),
 }
