@@ -176,6 +176,13 @@ MUTANTS = (
         "_owe(lane, row.head.ref.seq, row.head.ref.seq)",
     ),
     one(
+        "outputs that somebody else delivered taken for lost",
+        "aside-collected",
+        LANE + "_row_read",
+        "event.missing is not None and event.missing > row.settled",
+        "event.missing is not None",
+    ),
+    one(
         "what others acknowledged owed again",
         "deep-overlap",
         LANE + "_owe",
