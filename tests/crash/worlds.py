@@ -315,6 +315,7 @@ DEEP_COLLECTOR = replace(COLLECTOR_FAILS, faults=2, collectors=("w/s/S", "w/s/S"
 DEEP_COMPACTED = replace(COMPACTED, records=written("aa"))
 DEEP_RESTORED = replace(RESTORED, faults=1)
 DEEP_BESIDE = replace(RESTORED_BESIDE, faults=1)
+DEEP_ASIDE = replace(ASIDE, faults=2)
 #: A sender whose host puts emissions aside is run twice at once, while its receiver reads.
 DEEP_ASIDE_CHAIN = replace(CHAIN_ZOMBIE, aside=True, limits=_ASIDE)
 
@@ -374,5 +375,6 @@ WORLDS = {
     "deep-compacted": Pinned(DEEP_COMPACTED, 31_608, deep=True),
     "deep-restored": Pinned(DEEP_RESTORED, 50_189, deep=True),
     "deep-beside": Pinned(DEEP_BESIDE, 22_576, deep=True),
+    "deep-aside": Pinned(DEEP_ASIDE, 16_095, deep=True),
     "deep-aside-chain": Pinned(DEEP_ASIDE_CHAIN, 25_936, deep=True),
 }
