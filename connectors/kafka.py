@@ -18,7 +18,7 @@ from functools import partial
 from delivery import InvalidUsage, Unavailable
 from delivery.kafka.port import Client, Consumer, Fetched, Topic
 from delivery.kafka.ranges import STALL_SECONDS_MAX, read_ranges
-from delivery.ports import Frontier, Log, Source
+from delivery.ports import Batch, Frontier, Log, Source
 
 __all__ = ["KafkaReader"]
 
@@ -82,6 +82,10 @@ class KafkaReader:
             ends,
             stalled=partial(self._stalled, ends),
         )
+
+    def reread(self, start: Frontier, end: Frontier) -> Iterator[Batch]:
+        """Yield what is still there of a range, as `read` does."""
+        return (fetched.batch for fetched in self.read(start, end))
 
     # Inside -----------------------------------------------------------------------------------
 

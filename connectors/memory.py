@@ -38,6 +38,9 @@ class MemoryReader:
             records += self._broker.read(source, offset, end.at(source) or offset)
         return batches_of(records)
 
+    #: Lists hold what they held.
+    reread = read
+
 
 def memory_logs(broker: MemoryBroker, topics: Iterable[str]) -> Log:
     """Return what is in all partitions of some topics."""

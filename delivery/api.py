@@ -42,9 +42,6 @@ _Call = TypeVar("_Call", bound=Callable[..., Any])
 
 Engine = Literal["resident", "micro-batch"]
 
-#: Partitions of an internal topic that records are re-keyed into; frozen for ever once it is made.
-REKEYED_PARTITIONS = 8
-
 
 class Delivery(Ends, Lives):
     """A pipeline.
@@ -132,6 +129,7 @@ class Delivery(Ends, Lives):
         conflicts: Conflicts = "count",
         start: Literal["earliest", "latest"] = "earliest",
         code: str | None = None,
+        deterministic: bool = False,
     ) -> Callable[[_Call], _Call]:
         """Declare a function a stage.
 
@@ -155,14 +153,9 @@ class Delivery(Ends, Lives):
             conflicts: what becomes of a repeat with another payload: "count", "ignore", "error".
             start: where a stage that never ran begins.
             code: version of the code, kept in every seal; by default a digest of its source.
+            deterministic: it makes the same of the same record, ever and anywhere: its outputs are
+                not stored, but made again by whoever must send them again.
         """
-        if batch and threads > 1:
-            raise InvalidUsage(
-                "declare a stage",
-                f"batch=True, threads={threads}",
-                "a batch is one call, and Arrow uses threads of its own; nothing was started: say "
-                "one of the two",
-            )
 
         def declare(call: _Call) -> _Call:
             spec = StageSpec(
@@ -180,6 +173,7 @@ class Delivery(Ends, Lives):
                 window_ms=window_ms(window),
                 start=start,
                 threads=threads,
+                deterministic=deterministic,
             )
             self._add(self._rekeyed(spec) if dedup == "topic" else spec)
             return call

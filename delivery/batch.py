@@ -161,6 +161,9 @@ class Rows:
     kept_ids: list[RecordId | None] = field(default_factory=list)
     #: Where each goes; filled when all are there.
     partitions: list[int] = field(default_factory=list)
+    #: The code may not make the same again of the fresh records: a call of it failed, whatever came
+    #: of the next one, or some of them were not made by it.
+    unrepeatable: bool = False
 
     def __len__(self) -> int:
         return len(self.values)

@@ -66,9 +66,10 @@ class ArrowFunction:
             if made is not None:
                 _add(made, batch.source.partition, rows)
                 return 0
+            rows.unrepeatable = True
         dead_letters = 0
         for place, record in zip(chosen.tolist(), batch.records(chosen), strict=True):
-            outputs, dead = run_record(_One(self, batch, place), record, policy)
+            outputs, dead, _ = run_record(_One(self, batch, place), record, policy)
             dead_letters += dead
             rows.add(outputs, record, None)
         return dead_letters

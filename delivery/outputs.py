@@ -55,9 +55,10 @@ _SCHEMA = pa.schema(
 _NO_PAIRS = pa.StructArray.from_arrays(
     [blobs([], pa.string()), blobs([], pa.binary())], fields=list(_HEADERS.value_type)
 )
-#: Edge, partition, parent partition, parent offset, headers.
-_NUMBERS = struct.Struct("<HiiqI")
+#: What stands for no bytes at all in a digest of content; the word of empty ones is another.
+NULL_WORD = 0x5851F42D4C957F2D
 _LENGTH = struct.Struct("<I")
+_word = xxhash.xxh3_64_intdigest
 _CODEC = pa.Codec("zstd", compression_level=1)
 
 
@@ -122,18 +123,35 @@ def content_digest(rows: Rows) -> bytes:
     """Return the digest of what rows say, whoever made them: equal for code that is deterministic.
 
     The digest in a seal is of its stored chunks, which name their attempt; this one compares what
-    two attempts at the same records made.
+    two attempts at the same records made. Specified in docs/formats.md, as part of recipes.
     """
     digest = xxhash.xxh3_128()
-    for row in rows:
-        output, headers = row.output, row.output.headers
-        digest.update(_NUMBERS.pack(output.edge, row.partition, *row.parent, len(headers)))
-        named = (part for name, value in headers for part in (name.encode(), value))
-        for field in (output.key, output.value, row.kept_id, *named):
-            # A length one higher, so that nothing and an empty field differ.
-            digest.update(_LENGTH.pack(0 if field is None else len(field) + 1))
-            digest.update(field or b"")
+    places = (rows.edges, rows.partitions, rows.parent_partitions, rows.parent_offsets)
+    for numbered in places:
+        digest.update(np.array(numbered, dtype="<i8").tobytes())
+    rests = _words(rows.keys)
+    if any(rows.headers):
+        for row, headers in enumerate(rows.headers):
+            theirs = [pair for pair in headers if pair[0] != NAME]
+            if theirs:
+                rests[row] ^= np.uint64(_word(_flat(theirs)))
+    digest.update(_words(rows.values).tobytes())
+    digest.update(rests.tobytes())
+    if any(rows.kept_ids):
+        digest.update(_words(rows.kept_ids).tobytes())
     return digest.digest()
+
+
+def _words(fields: Sequence[bytes | None]) -> npt.NDArray[np.uint64]:
+    """Return a word of 64 bits for each field."""
+    words = (NULL_WORD if one is None else _word(one) for one in fields)
+    return np.fromiter(words, dtype=np.uint64, count=len(fields))
+
+
+def _flat(headers: Sequence[tuple[str, bytes]]) -> bytes:
+    """Return headers as bytes that no other headers have."""
+    parts = (part for name, value in headers for part in (name.encode(), value))
+    return b"".join(_LENGTH.pack(len(part)) + part for part in parts)
 
 
 def _columns(rows: Rows) -> pa.RecordBatch:

@@ -9,7 +9,7 @@ wrappers of `delivery.testing`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -21,6 +21,7 @@ from delivery.records import Output, Record
 __all__ = [
     "Batch",
     "Clock",
+    "Counting",
     "Emission",
     "Emissions",
     "Emitter",
@@ -29,6 +30,7 @@ __all__ = [
     "Output",
     "Reader",
     "Record",
+    "Rereader",
     "Rows",
     "Sender",
     "Sending",
@@ -58,6 +60,16 @@ class Reader(Protocol):
 
     def log(self) -> Log:
         """Return topics and bounds, read now."""
+
+
+class Rereader(Reader, Protocol):
+    """A reader that can also give a range again that was read before."""
+
+    def reread(self, start: Frontier, end: Frontier) -> Iterable[Batch]:
+        """Return the records of [start, end), those of a source in the order of their offsets.
+
+        What the log does not hold any more is missing: whoever asks compares with its bounds.
+        """
 
 
 class Stage(Protocol):
@@ -93,6 +105,16 @@ class Emitter(Protocol):
         report without one is replaced by the partition's end, read AFTER the flush. Called again
         with the same emissions it may repeat them.
         """
+
+
+class Counting(Emitter, Protocol):
+    """An emitter whose partitions are counted, so that it places as when there were fewer."""
+
+    #: How many partitions each edge has, as `place` sees it.
+    counts: tuple[int, ...]
+
+    def place_among(self, rows: Rows, counts: Sequence[int]) -> Sequence[int]:
+        """Return what `place` returns where each edge has so many partitions."""
 
 
 class Sending(Protocol):

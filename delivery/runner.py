@@ -14,15 +14,14 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
-from itertools import repeat
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.store import Blob
-from dedup.errors import DeliveryError, Indeterminate, InvalidUsage, Unavailable
+from dedup.errors import DeliveryError, Indeterminate, Unavailable
 from dedup.model import (
     Attempt,
     Counts,
@@ -30,7 +29,6 @@ from dedup.model import (
     Head,
     HeadRef,
     Incarnation,
-    RecordId,
     Seal,
     Slot,
     TopicId,
@@ -38,15 +36,18 @@ from dedup.model import (
 from delivery import points
 from delivery.batch import Batch, Emissions, Rows, beyond, within
 from delivery.conflicts import ConflictLog
+from delivery.execution import execute
 from delivery.judge import Judge
 from delivery.outputs import content_digest, decode_outputs, emissions
 from delivery.points import At, nowhere
-from delivery.ports import Clock, Emitter, Reader, Stage, checked_identity
+from delivery.ports import Clock, Counting, Emitter, Reader, Stage, checked_identity
 from delivery.protocol import messages as m
 from delivery.protocol.lane import handle
 from delivery.protocol.state import Lane, Limits
+from delivery.recipe import recipe_in
+from delivery.remaking import Remaker
 from delivery.repeats import told
-from delivery.stage import Policy, StoppedByRecordError, run_fresh
+from delivery.stage import Policy, StoppedByRecordError
 from delivery.storing import store_bundle
 from delivery.work import State, Work
 
@@ -110,6 +111,17 @@ class LaneRunner:
         self._pool = pool
         self._sealed = sealed
         self._at = at
+        deterministic = self._policy.deterministic
+        self._counts = cast("Counting", emitter).counts if deterministic else None
+        self._remaker = Remaker(
+            name,
+            catalog=catalog,
+            reader=reader,
+            stage=stage,
+            policy=self._policy,
+            emitter=emitter,
+            pool=pool,
+        )
 
     # The loop ---------------------------------------------------------------------------------
 
@@ -217,38 +229,22 @@ class LaneRunner:
         work = self.state.work.get(run.ticket)
         if work is None:
             return None
-        kept: Iterator[RecordId | None] = repeat(None)
-        if self._policy.keep_ids:
-            kept = work.verdicts.raw_ids()
-        rows, dead_letters = Rows(), 0
-        call = partial(
-            run_fresh, self._stage, policy=self._policy, rows=rows, kept=kept, pool=self._pool
-        )
+        edge = self._policy.duplicate_edge
+        repeats = work.verdicts.repeats if edge is not None else ()
         try:
-            for pick in work.verdicts.picks:
-                dead_letters += call(pick.batch, pick.rows, unnamed=pick.unnamed)
+            work.rows, work.dead_letters = execute(
+                work.verdicts.picks,
+                stage=self._stage,
+                policy=self._policy,
+                emitter=self._emitter,
+                kept=work.verdicts.raw_ids() if self._policy.keep_ids else None,
+                besides=[(told(one, self.name, edge or 0), one.record) for one in repeats],
+                pool=self._pool,
+            )
         except StoppedByRecordError as error:
             self.state.error = self.state.error or error
             return m.Broke(str(error))
-        if (edge := self._policy.duplicate_edge) is not None:
-            for one in work.verdicts.repeats:
-                rows.add([told(one, self.name, edge)], one.record, None)
-        self._check_edges(rows)
-        rows.partitions = list(self._emitter.place(rows)) if rows else []
-        work.rows, work.dead_letters = rows, dead_letters
         return m.Ran(run.ticket)
-
-    def _check_edges(self, rows: Rows) -> None:
-        edges = len(self._emitter.writes)
-        wrong = next((row for row, edge in enumerate(rows.edges) if not 0 <= edge < edges), None)
-        if wrong is not None:
-            raise InvalidUsage(
-                "send an output",
-                f"edge {rows.edges[wrong]} at offset {rows.parent_offsets[wrong]} of partition "
-                f"{rows.parent_partitions[wrong]}",
-                f"the stage has {edges} outputs; nothing of its bundle was sealed: declare the "
-                "output, or mend the code",
-            )
 
     def _store(self, store: m.Store) -> m.Event | None:
         work = self.state.work.get(store.ticket)
@@ -262,6 +258,7 @@ class LaneRunner:
                 store,
                 work,
                 code=self._stage.code,
+                counts=self._counts,
                 at=self._at,
             )
         )
@@ -323,14 +320,22 @@ class LaneRunner:
         return emissions(work.origin, work.rows)
 
     def _stored(self, emit: m.Emit) -> Emissions | None:
-        """Return the rows of a seal from the store, whoever sealed it; None if they are gone."""
+        """Return the rows of a seal from the store, or made again, whoever sealed it.
+
+        None if they are gone.
+        """
         seal = self._again(lambda: self._catalog.seal(self.name, emit.incarnation, emit.seq))
         if seal is None:
             return None
         chunks = self._again(lambda: self._catalog.get(Blob.OUTPUTS, self.name, seal))
         if chunks is None:
             return None
-        return decode_outputs(chunks, f"outputs of {self.name} seq {emit.seq}")
+        place = f"outputs of {self.name} seq {emit.seq}"
+        recipe = recipe_in(chunks, place)
+        if recipe is None:
+            return decode_outputs(chunks, place)
+        now = self.state.lane.known.ref.incarnation
+        return self._again(lambda: self._remaker.remade(seal, recipe, now))
 
     def _acknowledge(self, acknowledge: m.Acknowledge) -> m.Event:
         outcome = _outcome(

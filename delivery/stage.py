@@ -49,6 +49,8 @@ class Policy:
     keep_ids: bool = False
     #: Whether a repeat with another payload than the record it repeats stops the stage.
     conflict_stops: bool = False
+    #: The code makes the same of the same records whenever it runs: its seals keep recipes, not rows.
+    deterministic: bool = False
 
 
 class StoppedByRecordError(Exception):
@@ -83,6 +85,7 @@ def run_fresh(
     """
     if unnamed:
         assert policy.dead_letter_edge is not None, "without dead letters no record comes so far"
+        rows.unrepeatable = True
         dead_letters = first = 0
         apart = [at for at, row in enumerate(chosen.tolist()) if row in unnamed]
         for at in (*apart, len(chosen)):
@@ -131,10 +134,11 @@ def run_records(
     call = partial(run_record, stage, policy=policy)
     held = list(records)
     dead_letters = 0
-    for record, (outputs, dead) in zip(
+    for record, (outputs, dead, failed) in zip(
         held, map(call, held) if pool is None else pool.map(call, held), strict=True
     ):
         dead_letters += dead
+        rows.unrepeatable |= failed
         rows.add(outputs, record, next(kept))
     return dead_letters
 
@@ -155,9 +159,10 @@ def _run_function(
             made.extend(map(stage.call, left))
         except Exception as error:  # noqa: BLE001 - user code may raise anything; it is tried again
             # What came before it is in `made`, and `left` goes on behind it.
-            outputs, dead = run_record(stage, records[len(made)], policy, error)
+            outputs, dead, _ = run_record(stage, records[len(made)], policy, error)
             made.append(outputs)
             dead_letters += dead
+            rows.unrepeatable = True
     single = made
     if set(map(type, made)) == {list} and set(map(len, made)) == {1}:
         single = [outputs[0] for outputs in made]
@@ -165,26 +170,27 @@ def _run_function(
         rows.extend(single, batch.source, batch.offsets[chosen].tolist())
         return dead_letters
     for record, result in zip(records, made, strict=True):
-        outputs, dead = _outputs(stage, record, result, policy)
+        outputs, dead, failed = _outputs(stage, record, result, policy)
         dead_letters += dead
+        rows.unrepeatable |= failed
         rows.add(outputs, record, None)
     return dead_letters
 
 
 def _outputs(
     stage: Function, record: Record, result: Any, policy: Policy
-) -> tuple[Sequence[Output], int]:
+) -> tuple[Sequence[Output], int, bool]:
     """Return what a call returned as outputs; a generator runs only now, and may fail."""
     try:
-        return outputs_of(result, record), 0
+        return outputs_of(result, record), 0, False
     except Exception as error:  # noqa: BLE001 - user code may raise anything; it is tried again
         return run_record(stage, record, policy, error)
 
 
 def run_record(
     stage: Stage, record: Record, policy: Policy, failure: Exception | None = None
-) -> tuple[Sequence[Output], int]:
-    """Return the outputs of one record, and 1 if they are its dead letter.
+) -> tuple[Sequence[Output], int, bool]:
+    """Return the outputs of one record, 1 if they are its dead letter, and whether a call failed.
 
     Args:
         stage: user code.
@@ -193,19 +199,20 @@ def run_record(
         failure: how the first try went wrong, if there was one.
     """
     outcome: Sequence[Output] | Exception = failure or _try(stage, record)
+    failed = isinstance(outcome, Exception)
     for _ in range(RECORD_TRIES - 1):
         if not isinstance(outcome, Exception):
             break
         outcome = _try(stage, record)
     if not isinstance(outcome, Exception):
-        return outcome, 0
+        return outcome, 0, failed
     if policy.dead_letter_edge is None:
         raise StoppedByRecordError(
             f"user code failed {RECORD_TRIES} times on offset {record.offset} of partition "
             f"{record.source.partition} ({type(outcome).__name__}: {outcome}); nothing of its "
             "bundle was sealed: mend the code, or give the stage a dead-letter output"
         ) from outcome
-    return [dead_letter(record, outcome, policy.dead_letter_edge)], 1
+    return [dead_letter(record, outcome, policy.dead_letter_edge)], 1, True
 
 
 def dead_letter(record: Record, error: Exception, edge: int) -> Output:

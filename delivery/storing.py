@@ -17,19 +17,38 @@ from dedup.formats.segment import segment_chunks
 from dedup.frozen import replace
 from dedup.model import Seal, Slot
 from delivery import points
-from delivery.outputs import Origin, encode_outputs
+from delivery.batch import Rows
+from delivery.outputs import Origin, content_digest, encode_outputs
 from delivery.protocol import messages as m
+from delivery.recipe import Recipe, encode_recipe
 from delivery.work import Work
 
 
 def store_bundle(
-    catalog: Catalog, lane: str, store: m.Store, work: Work, *, code: str, at: points.At
+    catalog: Catalog,
+    lane: str,
+    store: m.Store,
+    work: Work,
+    *,
+    code: str,
+    counts: tuple[int, ...] | None = None,
+    at: points.At,
 ) -> Seal:
-    """Store outputs, ids and dropped offsets; return the seal that names them."""
+    """Store outputs, ids and dropped offsets; return the seal that names them.
+
+    Args:
+        catalog: where they are stored.
+        lane: the lane's name.
+        store: where the bundle will stand.
+        work: the bundle.
+        code: version of the stage's code.
+        counts: of a deterministic stage, how many partitions each edge has; None of any other.
+        at: is told each named step.
+    """
     ref, verdicts = store.ref, work.verdicts
     work.origin = Origin(lane=lane, ref=ref, minted_at_ms=store.minted_at_ms)
     slot = Slot(lane, ref.incarnation, ref.seq, ref.attempt)
-    chunks = encode_outputs(work.origin, work.rows)
+    chunks = _outputs(work.origin, work.rows, counts)
     at(points.BEFORE_OUTPUT)
     outputs = catalog.put(Blob.OUTPUTS, slot, chunks, len(work.rows))
     at(points.MID_OUTPUT)
@@ -54,3 +73,14 @@ def store_bundle(
         inline_segment=catalog.inline(ids),
         inline_dropped=catalog.inline(drops),
     )
+
+
+def _outputs(origin: Origin, rows: Rows, counts: tuple[int, ...] | None) -> list[bytes]:
+    """Return what is stored of outputs: the rows, or how to know them when they are made again.
+
+    Code that has failed once on the way may fail otherwise the next time, a dead letter tells of
+    failures, and what tells of repeats is not made by the code: such rows are stored.
+    """
+    if counts is None or rows.unrepeatable or not rows:
+        return encode_outputs(origin, rows)
+    return [encode_recipe(Recipe(counts=counts, digest=content_digest(rows)))]

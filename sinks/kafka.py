@@ -54,6 +54,7 @@ class KafkaEmitter:
         self._by_id = frozenset(by_id)
         self._topics = self._described()
         self.writes: tuple[TopicId, ...] = tuple(topic.id for topic in self._topics)
+        self.counts: tuple[int, ...] = tuple(topic.partitions for topic in self._topics)
         #: What is allowed, and worth knowing.
         self.warnings: tuple[str, ...] = tuple(
             warning
@@ -68,12 +69,18 @@ class KafkaEmitter:
 
     def place(self, rows: Rows) -> list[int]:
         """Return the partitions: by key, or by the parent where there is none."""
+        return self.place_among(rows, self.counts)
+
+    def place_among(self, rows: Rows, counts: Sequence[int]) -> list[int]:
+        """Return the partitions where each edge has so many."""
         if len(self._topics) == 1:
-            return self._placed(rows, 0, range(len(rows)))
+            return self._placed(rows, 0, range(len(rows)), counts[0])
         partitions = [0] * len(rows)
         for edge in set(rows.edges):
             chosen = [at for at, other in enumerate(rows.edges) if other == edge]
-            for at, partition in zip(chosen, self._placed(rows, edge, chosen), strict=True):
+            for at, partition in zip(
+                chosen, self._placed(rows, edge, chosen, counts[edge]), strict=True
+            ):
                 partitions[at] = partition
         return partitions
 
@@ -121,7 +128,7 @@ class KafkaEmitter:
         self._doubtful = False
         return frontier
 
-    def _placed(self, rows: Rows, edge: int, chosen: Sequence[int]) -> list[int]:
+    def _placed(self, rows: Rows, edge: int, chosen: Sequence[int], count: int) -> list[int]:
         keys: list[bytes | None]
         if edge in self._by_id:
             assert None not in rows.kept_ids, "a re-keyed record keeps its id"
@@ -130,7 +137,6 @@ class KafkaEmitter:
             keys = [rows.keys[at] for at in chosen]
         parents = [rows.parent_partitions[at] for at in chosen]
         offsets = [rows.parent_offsets[at] for at in chosen]
-        count = self._topics[edge].partitions
         return [int(p) for p in partitions_of(keys, parents, offsets, count).tolist()]
 
     def _described(self) -> tuple[Topic, ...]:

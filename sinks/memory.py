@@ -37,13 +37,17 @@ class MemoryEmitter:
         self, broker: MemoryBroker, topics: Sequence[str], append: Append | None = None
     ) -> None:
         self.writes: tuple[TopicId, ...] = tuple(broker.names[name] for name in topics)
-        self._counts = [len(broker.sources(name)) for name in topics]
+        self.counts: tuple[int, ...] = tuple(len(broker.sources(name)) for name in topics)
         self._append = append or broker.append
 
     def place(self, rows: Rows) -> list[int]:
         """Return the partitions: by key, or as the parent where there is none."""
+        return self.place_among(rows, self.counts)
+
+    def place_among(self, rows: Rows, counts: Sequence[int]) -> list[int]:
+        """Return the partitions where each edge has so many."""
         return [
-            (parent if key is None else xxhash.xxh3_64_intdigest(key)) % self._counts[edge]
+            (parent if key is None else xxhash.xxh3_64_intdigest(key)) % counts[edge]
             for edge, key, parent in zip(rows.edges, rows.keys, rows.parent_partitions, strict=True)
         ]
 

@@ -43,6 +43,7 @@ class Kind(IntEnum):
     SEGMENT_LIST = 6
     BACKUP = 7
     DROPPED = 8
+    RECIPE = 9
 
 
 def wrap(kind: Kind, version: int, body: bytes) -> bytes:
@@ -78,6 +79,11 @@ def unwrap(blob: bytes, kind: Kind, *, version_max: int, place: str) -> tuple[in
             "was changed: install the release that wrote it, or a newer one",
         )
     return version, body
+
+
+def is_kind(blob: bytes, kind: Kind) -> bool:
+    """Tell whether an envelope says that it is of a kind; whether that is so, `unwrap` tells."""
+    return blob[:3] == MAGIC + bytes([kind])
 
 
 def wrapped_bytes(blob: bytes, place: str) -> int:

@@ -31,6 +31,9 @@ from delivery.header import NAME, Header, encode_header
 from delivery.protocol.senders import Mark
 
 OUTPUTS_VERSION = 1
+RECIPE_VERSION = 1
+#: What stands for no bytes at all in a digest of content.
+NOTHING = 0x5851F42D4C957F2D
 #: The explorer asks about the same few blobs a hundred thousand times; large ones come once.
 REMEMBERED = 4096
 REMEMBERED_BYTES = 4096
@@ -144,8 +147,52 @@ def read_listed(
             yield from ((slot, part) for part in parts)
 
 
-def read_outputs(store: Store, book: Book, seal: Seal, findings: Findings) -> list[Promise] | None:
-    """Return what a seal promises; None if it cannot be read, which is said unless collected."""
+def read_recipe(chunks: Sequence[bytes], place: str) -> bytes | None:
+    """Return the digest by which outputs are known that are not stored; None if rows are."""
+    if len(chunks) != 1 or chunks[0][2:3] != bytes([Envelope.RECIPE]):
+        return None
+    _, body = unwrap(chunks[0], Envelope.RECIPE, version_max=RECIPE_VERSION, place=place)
+    reader = Reader(body, place)
+    for _ in range(reader.uint()):
+        reader.uint()  # partitions of an edge: where a record lies is in the digest
+    digest = reader.raw(IDENTITY_BYTES)
+    reader.end()
+    return digest
+
+
+def content_digest(rows: Sequence[Promise]) -> bytes:
+    """Return the digest of what rows say."""
+    numbers = ([row.edge for row in rows], [row.partition for row in rows])
+    parents = ([row.parent[0] for row in rows], [row.parent[1] for row in rows])
+    values = [_word(row.value) for row in rows]
+    rests = [_word(row.key) ^ _headers_word(row) for row in rows]
+    return xxhash.xxh3_128_digest(
+        b"".join(struct.pack(f"<{len(rows)}q", *column) for column in (*numbers, *parents))
+        + b"".join(struct.pack(f"<{len(rows)}Q", *column) for column in (values, rests))
+    )
+
+
+def _word(field: bytes | None) -> int:
+    return NOTHING if field is None else xxhash.xxh3_64_intdigest(field)
+
+
+def _headers_word(row: Promise) -> int:
+    theirs = b"".join(
+        struct.pack("<I", len(part)) + part
+        for name, value in row.headers
+        for part in (name.encode(), value)
+        if name != NAME
+    )
+    return xxhash.xxh3_64_intdigest(theirs) if theirs else 0
+
+
+def read_outputs(
+    store: Store, book: Book, seal: Seal, findings: Findings
+) -> list[Promise] | bytes | None:
+    """Return what a seal promises, or the digest of it if its rows are not stored.
+
+    None if it cannot be read, which is said unless collected.
+    """
     ref, subject = seal.outputs, f"outputs of seal {seal.ref.seq}"
     chunks = stored(store, Blob.OUTPUTS, book.name, seal)
     collected = seal.ref.seq <= book.collected
@@ -155,22 +202,32 @@ def read_outputs(store: Store, book: Book, seal: Seal, findings: Findings) -> li
         findings.add(Kind.OUTPUTS_GONE, book.name, subject, f"{ref.rows} rows")
         return None
     try:
-        decoded = [_remembered(blob, subject) for blob in whole_chunks(chunks, subject)]
+        digest = read_recipe(chunks, subject)
+        decoded = []
+        if digest is None:
+            decoded = [_remembered(blob, subject) for blob in whole_chunks(chunks, subject)]
     except (Corrupt, pa.ArrowException, OSError) as error:
         findings.add(Kind.UNREADABLE, book.name, subject, str(error))
         return None
     if differs(chunks, ref):
         findings.add(Kind.DIGEST, book.name, subject, f"{len(chunks)} chunks")
         return None
-    at = seal.ref
+    return _of_seal(book, seal, decoded, findings) if digest is None else digest
+
+
+def _of_seal(
+    book: Book, seal: Seal, decoded: Sequence[tuple[_Origin, list[Promise]]], findings: Findings
+) -> list[Promise] | None:
+    """Return the rows of chunks that name the seal they stand beside."""
+    at, subject = seal.ref, f"outputs of seal {seal.ref.seq}"
     origin = (book.name, at.incarnation, at.seq, at.attempt, seal.minted_at_ms)
     if any(found != origin for found, _ in decoded):
         text = "the chunks name another lane, position or attempt than the entry"
         findings.add(Kind.ENTRY_FOREIGN, book.name, subject, text)
         return None
     promises = [promise for _, rows in decoded for promise in rows]
-    if len(promises) != ref.rows:
-        text = f"{ref.rows} rows promised, {len(promises)} stored"
+    if len(promises) != seal.outputs.rows:
+        text = f"{seal.outputs.rows} rows promised, {len(promises)} stored"
         findings.add(Kind.COUNTS, book.name, subject, text)
     return promises
 

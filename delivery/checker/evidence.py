@@ -71,6 +71,7 @@ class Kind(Enum):
         "a record claims a seal that does not promise it: its attempt lost, or it is forged"
     )
     PAYLOAD = "two copies of a record differ"
+    REMADE = "what is in the sink is not what was sealed, and its outputs were made again"
     TWO_VERSIONS = "two executions for one input are both in the sink"
     LOST = "an acknowledged output is not in the sink"
     DELIVERED_LOW = "an acknowledged output lies behind the delivered offset only"

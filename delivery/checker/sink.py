@@ -11,10 +11,10 @@ Invariants:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from dedup.model import RecordId, Seal, Source, TopicId
-from delivery.checker.chunks import Promise, mint, read_outputs
+from delivery.checker.chunks import Promise, content_digest, mint, read_outputs
 from delivery.checker.evidence import Kind
 from delivery.checker.inputs import Ledger
 from delivery.checker.rows import Book, kept_until, owner
@@ -34,8 +34,11 @@ class Sink:
         #: Per seal what it promises, where that is still stored.
         self._promises: dict[int, dict[_Key, Promise]] = {}
         self._copies: dict[_Key, list[Seen]] = defaultdict(list)
-        #: Per seal whose outputs were collected the ids that its attempt can have minted.
-        self._minted: dict[int, set[RecordId]] = {}
+        #: Per seal whose rows are not stored the ids that its attempt can have minted, each with its
+        #: edge and ordinal.
+        self._minted: dict[int, dict[RecordId, tuple[int, int]]] = {}
+        #: Per seal whose rows are not stored, because they are made again, their digest.
+        self._recipes: dict[int, bytes] = {}
         #: Per input record the executions that records in the sink come from.
         self._versions: dict[tuple[int, ...], set[tuple[int, int, bool]]] = defaultdict(set)
         #: Per seal the records in the sink that claim it and that it may have promised.
@@ -45,7 +48,9 @@ class Sink:
         """Say what is in the sink that should not be, and what is not there."""
         for seal in self._book.seals.values():
             rows = read_outputs(self._world.evidence.store, self._book, seal, self._world.findings)
-            if rows is not None:
+            if isinstance(rows, bytes):
+                self._recipes[seal.ref.seq] = rows
+            elif rows is not None:
                 self._check_rows(seal, rows)
         for seen, header in self._sent():
             self._check_sent(seen, header)
@@ -53,6 +58,8 @@ class Sink:
             if len(versions) > 1:
                 text = f"seals {sorted({seq for seq, _, _ in versions})}"
                 self._say(Kind.TWO_VERSIONS, f"input {parent[:2]}", text)
+        for seq in self._recipes:
+            self._check_remade(self._book.seals[seq])
         self._check_delivered()
         for seal in self._book.seals.values():
             if seal.ref.seq <= self._book.ack.seq:
@@ -85,6 +92,35 @@ class Sink:
                 self._say(Kind.PARENT, subject, f"partition and offset {row.parent}")
         if why := told.missing():
             self._say(Kind.REPEAT, f"outputs of seal {seq}", why)
+
+    def _check_remade(self, seal: Seal) -> None:
+        """Hold what is in the sink of a seal against the digest in its recipe, once all of it is."""
+        seq, places = seal.ref.seq, self._minted.get(seal.ref.seq, {})
+        rows = {}
+        for key in self._of_seal[seq]:
+            seen = self._copies[key][0]
+            edge, ordinal = places[key[1]]
+            header = seen.header
+            assert header is not None, "it was sent by this lane"
+            rows[ordinal] = Promise(
+                edge=edge,
+                partition=seen.source.partition,
+                id=key[1],
+                key=seen.record.key,
+                value=seen.record.value,
+                headers=seen.record.headers,
+                parent=header.parent,
+                kept=header.mark.kept,
+            )
+        if len(rows) < seal.outputs.rows:
+            return  # what is acknowledged and not there is said elsewhere
+        if content_digest([rows[ordinal] for ordinal in sorted(rows)]) != self._recipes[seq]:
+            self._say(Kind.REMADE, f"outputs of seal {seq}", f"{len(rows)} records")
+        parents = self._ledger.parents.get(seq)
+        read = {place for place, _ in parents or ()}
+        for row in rows.values():
+            if parents is not None and row.parent not in read:
+                self._say(Kind.PARENT, f"output {row.id.hex()} of seal {seq}", f"{row.parent}")
 
     # Sent -------------------------------------------------------------------------------------
 
@@ -141,14 +177,16 @@ class Sink:
             return False
         if header.mark.kept:
             parents = self._ledger.parents.get(seq)
-            return parents is None or (header.parent, header.id) in parents
+            right = parents is None or (header.parent, header.id) in parents
+            return right and seq not in self._recipes
         if seq not in self._minted:
             self._minted[seq] = {
-                mint(seal.ref.attempt, edge, ordinal)
+                mint(seal.ref.attempt, edge, ordinal): (edge, ordinal)
                 for edge in range(len(self._book.head.writes))
                 for ordinal in range(seal.outputs.rows)
             }
-        return header.id in self._minted[seq]
+        edge, _ = self._minted[seq].get(header.id, (None, 0))
+        return edge is not None and self._book.head.writes[edge] == key[0]
 
     def _versions_of(self, header: Header, *, promised: bool) -> None:
         if header.parent == NO_PARENT:
@@ -190,19 +228,30 @@ class Sink:
         rows = self._promises.get(seq)
         if rows is None:
             found = len(self._of_seal[seq])
-            if found < seal.outputs.rows and seq <= self._book.collected:
+            gone = seq <= self._book.collected or seq in self._recipes
+            if found < seal.outputs.rows and gone:
                 text = f"{found} of {seal.outputs.rows}"
                 self._say(Kind.LOST, f"outputs of seal {seq}", text)
+            for key in self._of_seal[seq] if seq in self._recipes else ():
+                self._check_below(seal, key, delivered)
             return
         for key, row in rows.items():
-            offsets = [seen.record.offset for seen in self._copies[key]]
-            subject = f"output {row.id.hex()} of seal {seq}"
-            behind = delivered.get(Source(key[0], row.partition), 0)
-            if not offsets:
+            if self._copies[key]:
+                self._check_below(seal, key, delivered)
+            else:
+                subject = f"output {row.id.hex()} of seal {seq}"
                 self._say(Kind.LOST, subject, f"acknowledged up to {self._book.ack.seq}")
-            elif min(offsets) >= behind:
-                text = f"first at {min(offsets)}, delivered {behind}"
-                self._say(Kind.DELIVERED_LOW, subject, text)
+
+    def _check_below(self, seal: Seal, key: _Key, delivered: Mapping[Source, int]) -> None:
+        """Demand that a record that is acknowledged lies below what was delivered."""
+        copies = self._copies[key]
+        first, behind = (
+            min(seen.record.offset for seen in copies),
+            delivered.get(copies[0].source, 0),
+        )
+        if first >= behind:
+            subject = f"output {key[1].hex()} of seal {seal.ref.seq}"
+            self._say(Kind.DELIVERED_LOW, subject, f"first at {first}, delivered {behind}")
 
     def _say(self, kind: Kind, subject: str, text: str) -> None:
         self._world.findings.add(kind, self._book.name, subject, text)

@@ -109,6 +109,7 @@ class LaneTask:
                 duplicate_edge=spec.duplicate_edge,
                 keep_ids=spec.keep_ids,
                 conflict_stops=spec.conflicts == "error",
+                deterministic=spec.deterministic,
             ),
             limits=spec.limits,
             pool=pool,

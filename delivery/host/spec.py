@@ -65,6 +65,8 @@ class StageSpec:
         window_ms: how long a publisher may repeat itself, along the lane's own progress.
         start: where a stage that never ran begins: at the earliest record, or behind the latest.
         threads: how many calls of user code run at once, for code that waits.
+        deterministic: the code makes the same of the same records whenever it runs, so that seals
+            keep recipes in place of rows.
         bundle_rows, bundle_bytes: what ends a bundle.
         limits: what bounds a lane.
     """
@@ -86,6 +88,7 @@ class StageSpec:
     window_ms: int = WINDOW_MS_DEFAULT
     start: Literal["earliest", "latest"] = "earliest"
     threads: int = 1
+    deterministic: bool = False
     bundle_rows: int = BUNDLE_ROWS
     bundle_bytes: int = BUNDLE_BYTES
     limits: Limits = field(default_factory=Limits)
@@ -113,9 +116,23 @@ class StageSpec:
                 "there they would take effect after all; nothing was started: give them a topic of "
                 "their own",
             )
+        if self.batch and self.threads > 1:
+            raise InvalidUsage(
+                "declare a stage",
+                f"batch=True, threads={self.threads}",
+                "a batch is one call, and Arrow uses threads of its own; nothing was started: say "
+                "one of the two",
+            )
         id_from(self.named)
-        for target in self.topics:
-            scheme_of(target)
+        elsewhere = [target for target in self.topics if scheme_of(target)]
+        if self.deterministic and (elsewhere or self.keep_ids):
+            raise InvalidUsage(
+                "declare a stage",
+                f"{self.name}: deterministic=True",
+                "outputs that are not stored can be made again for topics of Kafka's alone, not for "
+                f"{', '.join(scheme_of(target) for target in elsewhere) or 're-keying'}; nothing was "
+                "started: leave it out",
+            )
 
     @property
     def topics(self) -> tuple[str, ...]:

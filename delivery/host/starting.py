@@ -34,6 +34,7 @@ __all__ = ["REKEYED_PARTITIONS", "prepare", "topics_of"]
 
 #: Partitions of an internal topic that records are re-keyed into; frozen for ever once it is made.
 REKEYED_PARTITIONS = 8
+CLEANUP = "cleanup.policy"
 
 
 def prepare(plan: Plan, *, create_topics: bool = False) -> dict[str, Topic]:
@@ -50,6 +51,7 @@ def prepare(plan: Plan, *, create_topics: bool = False) -> dict[str, Topic]:
     """
     with open_client(plan.kafka, plan.options, plan.client) as client:
         topics = topics_of(client, plan.stages, create=create_topics)
+        _refuse_compacted(client, plan.stages)
         with closing(open_catalog(plan.catalog).store) as store:
             _refuse_another_kind(store, plan.stages)
             for spec in plan.stages:
@@ -75,6 +77,19 @@ def prepare(plan: Plan, *, create_topics: bool = False) -> dict[str, Topic]:
                     spec, {source: ends[spec.name].at(source) or 0 for source in last_first}
                 )
     return topics
+
+
+def _refuse_compacted(client: Client, stages: Sequence[StageSpec]) -> None:
+    """Refuse a deterministic stage whose input may lose records that it has sealed."""
+    for spec in stages:
+        if spec.deterministic and "compact" in client.settings_of(spec.reads).get(CLEANUP, ""):
+            raise InvalidUsage(
+                "start a pipeline",
+                f"stage {spec.name}, which reads {spec.reads}",
+                "the topic is compacted, and outputs of a deterministic stage are made again from "
+                "the records that Kafka would take away; nothing was started: set its cleanup.policy "
+                "to delete alone, or leave out deterministic=True",
+            )
 
 
 def _refuse_another_kind(store: Store, stages: Sequence[StageSpec]) -> None:

@@ -12,13 +12,14 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 from dedup.arrays import pack
 from dedup.errors import Indeterminate
 from dedup.ids import positional
 from delivery.ports import (
     Batch,
+    Counting,
     Emissions,
     Emitter,
     Frontier,
@@ -60,6 +61,15 @@ class FaultyEmitter:
         """Return the partitions outputs go to."""
         return self._emitter.place(rows)
 
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many partitions each edge has, if the real one counts them."""
+        return cast("Counting", self._emitter).counts
+
+    def place_among(self, rows: Rows, counts: Sequence[int]) -> Sequence[int]:
+        """Return the partitions outputs go to where there are so many."""
+        return cast("Counting", self._emitter).place_among(rows, counts)
+
     def emit(self, emissions: Emissions) -> Frontier:
         """Send in order, or fail."""
         if not self._one_by_one:
@@ -80,6 +90,9 @@ class RangeReader(Reader, Protocol):
     def read(self, start: Frontier, end: Frontier) -> list[Batch]:
         """Return the records of [start, end), a batch for each source."""
 
+    def reread(self, start: Frontier, end: Frontier) -> list[Batch]:
+        """Return them again."""
+
 
 class FaultyReader:
     """A reader whose calls go over a wire, as calls of "source"."""
@@ -96,6 +109,11 @@ class FaultyReader:
     def read(self, start: Frontier, end: Frontier) -> list[Batch]:
         """Return the records of a planned range, or fail."""
         batches: list[Batch] = self._wire.call("source", "read", start, end)
+        return batches
+
+    def reread(self, start: Frontier, end: Frontier) -> list[Batch]:
+        """Return the records of a range again, or fail."""
+        batches: list[Batch] = self._wire.call("source", "reread", start, end)
         return batches
 
 

@@ -93,11 +93,10 @@ class StillClock:
 class Code:
     """User code that never makes the same thing twice."""
 
-    code = "v1"
-
-    def __init__(self, clock: StillClock, call: UserCode) -> None:
+    def __init__(self, clock: StillClock, call: UserCode, code: str = "v1") -> None:
         self._clock = clock
         self._call = call
+        self.code = code
 
     def run(self, record: Record) -> list[Output]:
         """Call user code with something new."""

@@ -36,6 +36,10 @@ class LaneSpec:
     id_from: IdFrom
     senders: tuple[str, ...] = ()
     keep_ids: bool = False
+    #: Its seals keep recipes in place of rows.
+    deterministic: bool = False
+    #: Per generation: the version of its code. The last one serves all later.
+    codes: tuple[str, ...] = ("v1",)
     #: Per generation: where the lane starts if it never was. The last one serves all later.
     starts: tuple[int, ...] = (0,)
     #: Per generation: where the reader itself stands, as after a checkpoint that was lost or put

@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -17,11 +18,14 @@ from typing import TYPE_CHECKING
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.memory import MemoryStore
 from dedup.catalog.store import Blob, RawLane
+from dedup.errors import Corrupt
+from dedup.ids import minted
 from dedup.model import LaneRow, RecordId, Source
 from delivery.checker import Evidence, LaneInput, Log, check
 from delivery.header import NAME, decode_header
 from delivery.outputs import decode_outputs
 from delivery.protocol import messages as m
+from delivery.recipe import recipe_in
 from delivery.testing.explore import Violation
 
 if TYPE_CHECKING:
@@ -81,6 +85,8 @@ class Watch:
         refused = stop.end is m.End.REFUSED and not world.scenario.refusals
         if refused or stop.end is m.End.CORRUPT:
             raise Violation(f"{process.name} stopped as {stop.end.value}: {stop.why}")
+        if isinstance(process.state.error, Corrupt) and not world.scenario.refusals:
+            raise Violation(f"{process.name} found damage, and nothing is damaged: {stop.why}")
         if stop.end is m.End.FENCED and not world.restored:
             raise Violation(f"{process.name} was fenced, and nobody fences: {stop.why}")
         if stop.end is m.End.BROKEN and not (
@@ -155,14 +161,19 @@ def _delivered(world: LaneWorld, catalog: Catalog, lane: str, after: int, row: L
         chunks = catalog.get(Blob.OUTPUTS, lane, seal)
         assert chunks is not None, "what is being acknowledged is not collected"
         spec = next(spec for spec in world.scenario.lanes if spec.name == lane)
-        topic = world.broker.names[spec.writes]
-        for partition, record_id in _emitted(tuple(chunks), lane):
-            source = Source(topic, partition)
-            behind = row.ack.delivered.at(source) or 0
-            log = world.broker.partitions[source][:behind]
+        promised: Iterable[tuple[int | None, RecordId]]
+        if recipe_in(chunks, lane) is None:
+            promised = _emitted(tuple(chunks), lane)
+        else:
+            # Which partition is in the digest, and so the checker's.
+            ordinals = range(seal.outputs.rows)
+            promised = [(None, minted(seal.ref.attempt, 0, ordinal)) for ordinal in ordinals]
+        for partition, record_id in promised:
             ids = {
                 header.id
-                for record in log
+                for source in world.broker.sources(spec.writes)
+                if partition in (None, source.partition)
+                for record in world.broker.partitions[source][: row.ack.delivered.at(source) or 0]
                 if record and (header := decode_header(record.header(NAME) or b""))
             }
             if record_id not in ids:

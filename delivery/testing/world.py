@@ -323,10 +323,10 @@ class LaneWorld:
             catalog=catalog,
             judge=judge_of(process, catalog, index, self.broker),
             reader=MemoryReader(self.broker, spec.reads, self._sources(spec)),
-            stage=Code(clock, spec.call),
+            stage=Code(clock, spec.call, turn(spec.codes, process.generation)),
             emitter=MemoryEmitter(self.broker, [spec.writes], partial(self._append, wire)),
             clock=clock,
-            policy=Policy(keep_ids=spec.keep_ids),
+            policy=Policy(keep_ids=spec.keep_ids, deterministic=spec.deterministic),
         )
         runner.state = process.state
         return runner, wire

@@ -19,7 +19,14 @@ import pyarrow as pa
 from dedup.catalog.store import Blob
 from dedup.errors import Corrupt
 from dedup.model import Seal
-from delivery.checker.chunks import differs, minted_ids, opened_chunk, stored, whole_chunks
+from delivery.checker.chunks import (
+    differs,
+    minted_ids,
+    opened_chunk,
+    read_recipe,
+    stored,
+    whole_chunks,
+)
 from delivery.checker.columns.ground import Doubt, Ground
 from delivery.checker.columns.same import ABSENT, Ints, Mask, Words
 from delivery.checker.columns.table import digests, rest_digests
@@ -84,9 +91,9 @@ class Sent:
         return len(self.edges)
 
 
-def promises(ground: Ground, book: Book) -> tuple[Sent, dict[int, Seal]]:
-    """Return what is stored, and the seals whose outputs are gone."""
-    parts, gone = [], {}
+def promises(ground: Ground, book: Book) -> tuple[Sent, dict[int, Seal], dict[int, bytes]]:
+    """Return what is stored, the seals whose rows are not, and of those made again the digests."""
+    parts, gone, recipes = [], {}, {}
     for seq, seal in sorted(book.seals.items()):
         subject = f"outputs of seal {seq}"
         chunks = stored(ground.world.evidence.store, Blob.OUTPUTS, book.name, seal)
@@ -97,6 +104,10 @@ def promises(ground: Ground, book: Book) -> tuple[Sent, dict[int, Seal]]:
             continue
         count = 0
         try:
+            digest = read_recipe(chunks, subject)
+            if digest is not None:
+                gone[seq], recipes[seq] = seal, digest
+                continue
             for blob in whole_chunks(chunks, subject):
                 origin, ordinal, table = opened_chunk(blob, subject)
                 parts.append(_part(book, seal, origin, ordinal, table))
@@ -105,7 +116,7 @@ def promises(ground: Ground, book: Book) -> tuple[Sent, dict[int, Seal]]:
             raise Doubt(Kind.UNREADABLE, subject, str(error)) from error
         if count != seal.outputs.rows:
             raise Doubt(Kind.COUNTS, subject, f"{seal.outputs.rows} promised, {count} stored")
-    return joined(parts), gone
+    return joined(parts), gone, recipes
 
 
 def _part(

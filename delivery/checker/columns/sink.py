@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import xxhash
 
 from dedup.model import Seal, Source
 from delivery.checker.chunks import minted_ids
@@ -34,17 +35,18 @@ def prove_sink(ground: Ground, book: Book, inputs: Inputs, base: Base | None) ->
     Raises:
         Doubt: it is not proved that just these belong there.
     """
-    stored_rows, gone = promises(ground, book)
+    stored_rows, gone, recipes = promises(ground, book)
     _check_promises(ground, book, inputs, stored_rows)
     sent = sent_by(ground, book)
     _check_marks(ground, book)
     sent = _beyond(book, sent, base)
     promised = _held_to_rows(book, sent, stored_rows, gone)
     _held_to_attempts(book, inputs, sent.rows(~promised), gone)
+    _check_remade(book, inputs, sent.rows(~promised), gone, recipes)
     _check_versions(book, sent)
     _check_delivered(ground, book)
     once = sent.rows(firsts(sent.name) == np.arange(len(sent)))
-    _check_acknowledged(book, sent, once, stored_rows, gone)
+    _check_acknowledged(book, sent, once, stored_rows, gone, recipes)
     return once
 
 
@@ -194,6 +196,36 @@ def _check_minted(book: Book, sent: Sent, gone: dict[int, Seal]) -> None:
         raise Doubt(Kind.NOT_OF_SEAL, "a record in the sink", "its attempt cannot have made it")
 
 
+def _check_remade(
+    book: Book, inputs: Inputs, sent: Sent, gone: dict[int, Seal], recipes: dict[int, bytes]
+) -> None:
+    """Hold what was made again against the digests in the recipes, where all of it is there."""
+    mine = sent.rows(np.isin(sent.seqs, list(recipes)))
+    mine = mine.rows(firsts(mine.name) == np.arange(len(mine)))
+    if (mine.kept != 0).any():
+        raise Doubt(Kind.NOT_OF_SEAL, "a record in the sink", "it keeps an id, and its seal none")
+    _check_parents(inputs, mine)
+    topics = np.array([book.head.writes.index(topic) for topic in book.head.writes] or [0])
+    for seq, digest in recipes.items():
+        rows, count = mine.rows(mine.seqs == seq), gone[seq].outputs.rows
+        if len(rows) < count:
+            continue  # what is acknowledged is looked for elsewhere
+        pairs = itertools.product(range(len(book.head.writes)), range(count))
+        raw = b"".join(minted_ids(gone[seq].ref.attempt, pairs))
+        ids = np.frombuffer(raw, dtype=">u8").reshape(-1, 2).astype(np.uint64)
+        place = matches((ids[:, 0], ids[:, 1]), (rows.ids[:, 0], rows.ids[:, 1]))
+        edges, order = place // max(count, 1), np.argsort(place % max(count, 1))
+        if (topics[edges] != rows.edges).any():
+            raise Doubt(Kind.TARGET, f"outputs of seal {seq}", "in the topic of another edge")
+        made = xxhash.xxh3_128()
+        for column in (edges, rows.partitions, *rows.parents, rows.values, rows.rests):
+            made.update(
+                column[order].astype("<i8" if column.dtype.kind == "i" else "<u8").tobytes()
+            )
+        if made.digest() != digest:
+            raise Doubt(Kind.REMADE, f"outputs of seal {seq}", f"{len(rows)} records")
+
+
 def _check_versions(book: Book, sent: Sent) -> None:
     """Demand one execution for each input."""
     placed = sent.rows(sent.parents[0] != NO_PARENT[0])
@@ -219,10 +251,17 @@ def _check_delivered(ground: Ground, book: Book) -> None:
 
 
 def _check_acknowledged(
-    book: Book, sent: Sent, once: Sent, rows: Sent, gone: dict[int, Seal]
+    book: Book,
+    sent: Sent,
+    once: Sent,
+    rows: Sent,
+    gone: dict[int, Seal],
+    recipes: dict[int, bytes],
 ) -> None:
     """Demand that what is acknowledged is there, below what was delivered."""
+    remade = once.rows(np.isin(once.seqs, list(recipes)))
     due = by_topic(book, rows.rows(rows.seqs <= book.ack.seq))
+    due = joined([due, remade.rows(remade.seqs <= book.ack.seq)])
     order = np.argsort(sent.offsets, kind="stable")
     found = matches((*sent.rows(order).name,), due.name)
     if (found == ABSENT).any():
@@ -240,6 +279,7 @@ def _check_acknowledged(
         zip(*(one.tolist() for one in np.unique(once.seqs, return_counts=True)), strict=True)
     )
     for seq, seal in gone.items():
-        if counts.get(seq, 0) < seal.outputs.rows:
+        due_now = seq not in recipes or seq <= book.ack.seq
+        if due_now and counts.get(seq, 0) < seal.outputs.rows:
             text = f"{counts.get(seq, 0)} of {seal.outputs.rows}"
             raise Doubt(Kind.LOST, f"outputs of seal {seq}", text)

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import xxhash
 
 from dedup.model import Source
-from delivery.checker.chunks import external
+from delivery.checker.chunks import NOTHING, external
 from delivery.checker.columns.same import Ints, Mask, Words
 from delivery.checker.evidence import named_by
 from delivery.header import NAME, NO_PARENT, HeaderColumns, decode_headers
@@ -39,8 +39,6 @@ __all__ = ["Column", "Marks", "Reading", "Way", "digests", "payload", "rest_dige
 Way = Callable[[Any], bytes | None]
 #: What a record says that carries no header of ours.
 NO_MARK = -1
-#: What stands for no bytes at all; the digest of empty ones is another.
-_NOTHING = 0x5851F42D4C957F2D
 _digest = xxhash.xxh3_64_intdigest
 _EMPTY = np.empty(0, dtype=np.int64)
 
@@ -210,8 +208,8 @@ def digests(fields: Sequence[bytes | None]) -> Words:
         there = cast("Sequence[bytes]", fields)
         return np.fromiter(map(_digest, there), dtype=np.uint64, count=count)
     if fields.count(None) == count:
-        return np.full(count, _NOTHING, dtype=np.uint64)
-    found = (_NOTHING if one is None else _digest(one) for one in fields)
+        return np.full(count, NOTHING, dtype=np.uint64)
+    found = (NOTHING if one is None else _digest(one) for one in fields)
     return np.fromiter(found, dtype=np.uint64, count=count)
 
 
@@ -232,7 +230,8 @@ def rest_digests(
 
 def payload(pairs: Sequence[tuple[str, bytes]]) -> bytes:
     """Return headers as bytes that no other headers have."""
-    return repr([(name, bytes(value)) for name, value in pairs]).encode()
+    parts = (part for name, value in pairs for part in (name.encode(), value))
+    return b"".join(len(part).to_bytes(4, "little") + part for part in parts)
 
 
 def _ours(headers: Sequence[Headers | None]) -> list[bytes | None] | None:
