@@ -15,6 +15,7 @@ MEMORY = "dedup.catalog.memory:MemoryStore."
 CATALOG = "dedup.catalog.catalog:"
 COLLECT = "dedup.collect:"
 BACKUP = "dedup.backup:"
+REMAKER = "delivery.remaking:Remaker."
 SINK = "sinks.memory:MemoryEmitter."
 
 MUTANTS = (
@@ -327,6 +328,35 @@ MUTANTS = (
         COLLECT + "_expired",
         'yield _replace_list(what if gone else "close the list to leftovers", lane, old, new)',
         "if gone:\n        yield _replace_list(what, lane, old, new)",
+    ),
+    # Outputs that are made again --------------------------------------------------------------
+    one(
+        "outputs made again are not compared with what was sealed",
+        "unsteady",
+        REMAKER + "_remade",
+        "content_digest(rows) != recipe.digest or len(rows) != seal.outputs.rows",
+        "False",
+    ),
+    one(
+        "dropped records are not left out when outputs are made again",
+        "remade",
+        "delivery.remaking:_keeps",
+        "keeps[first:last] = False",
+        "pass",
+    ),
+    one(
+        "outputs are made again by whatever code there is",
+        "changed",
+        REMAKER + "_remade",
+        "seal.code != self._stage.code",
+        "False",
+    ),
+    one(
+        "what was sealed first is made by the attempt that makes it again",
+        "remade",
+        REMAKER + "_remade",
+        "ref=seal.ref",
+        "ref=type(seal.ref)(seal.ref.incarnation, seal.ref.seq, bytes(16))",
     ),
     # Backup and restore -----------------------------------------------------------------------
     Mutant(

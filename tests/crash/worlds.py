@@ -18,7 +18,15 @@ from delivery.records import Record
 from delivery.testing.faulty import Fault
 from delivery.testing.process import NOW_MS
 from delivery.testing.scenario import Scenario
-from tests.crash.pieces import ALONE, RECEIVER, SENDER, pass_on, written
+from tests.crash.parts import (
+    ALONE,
+    RECEIVER,
+    SENDER,
+    pass_on,
+    steady,
+    unsteady,
+    written,
+)
 
 #: One lane, two output partitions, repeats and a hole; whatever may fail fails once, and one
 #: instruction overtakes another: two bundles are under way at once.
@@ -28,6 +36,41 @@ SOLO = Scenario(
     records=written("ad.ae"),
     faults=1,
     swaps=1,
+)
+
+#: Nothing is stored of what a lane makes: whoever has to send it makes it again, without the repeats,
+#: whoever sealed it.
+REMADE = replace(
+    SOLO, lanes=(replace(SENDER, call=steady, deterministic=True, cuts=((2,), (1,), (3,))),)
+)
+
+#: The same by two processes at once: who loses a race may have to make what the other one sealed.
+REMADE_ZOMBIE = replace(
+    REMADE,
+    lanes=(replace(SENDER, call=steady, deterministic=True, cuts=((1,), (2,))),),
+    records=written("ada"),
+    faults=0,
+    swaps=0,
+    zombies=("w/s/S",),
+    limits=ALONE,
+)
+
+#: Code that was declared deterministic and is not: the second process makes something else of what
+#: the first has sealed, and stops; a third one makes the same again.
+UNSTEADY = replace(
+    REMADE,
+    lanes=(replace(SENDER, call=unsteady, deterministic=True, cuts=((1,),)),),
+    records=written("ab"),
+    swaps=0,
+    refusals=True,
+    limits=ALONE,
+)
+
+#: The second process runs changed code, and says so: it is never asked for what is owed by the first.
+CHANGED = replace(
+    UNSTEADY,
+    lanes=(replace(UNSTEADY.lanes[0], codes=("v1", "v2", "v1")),),
+    refusals=False,
 )
 
 #: The same lane run by two processes at once that cut it into other bundles.
@@ -331,6 +374,10 @@ class Pinned:
 
 WORLDS = {
     "solo": Pinned(SOLO, 800),
+    "remade": Pinned(REMADE, 856),
+    "remade-zombie": Pinned(REMADE_ZOMBIE, 7_552),
+    "unsteady": Pinned(UNSTEADY, 284),
+    "changed": Pinned(CHANGED, 284),
     "zombie": Pinned(ZOMBIE, 44_631),
     "shared": Pinned(SHARED, 20_732),
     "stage": Pinned(STAGE, 298),

@@ -1,4 +1,4 @@
-"""What worlds are made of: user code, inputs, a sender and its receiver."""
+"""What worlds are made of: user code, records, and the two lanes that most of them run."""
 
 from __future__ import annotations
 
@@ -23,6 +23,16 @@ def by_place(_record: Record) -> bytes | None:
 def quote(nonce: bytes, record: Record) -> list[Output]:
     """User code that never says the same thing twice."""
     return [Output(value=nonce, key=record.key)]
+
+
+def steady(_nonce: bytes, record: Record) -> list[Output]:
+    """User code that says the same whenever it is called."""
+    return [Output(value=b"p" + (record.value or b""), key=record.key)]
+
+
+def unsteady(nonce: bytes, record: Record) -> list[Output]:
+    """The same, but for the second process, which says something else."""
+    return [Output(value=nonce[:3] if nonce.startswith(b"S1") else b"p", key=record.key)]
 
 
 def pass_on(_nonce: bytes, record: Record) -> list[Output]:
