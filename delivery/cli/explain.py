@@ -129,7 +129,8 @@ def _reading(one: Reading) -> list[str]:
         if not output.copies:
             lines.append("    no copy in Kafka: not emitted yet, or deleted since")
     if one.fate == "fresh" and not one.outputs:
-        lines.append("  nothing was made of it")
+        unsent = ", or it is not sent yet: its stage is deterministic, and outputs are not stored"
+        lines.append(f"  nothing was made of it{unsent if one.remade else ''}")
     lines += [
         f"  repeated by partition {repeat.partition} offset {repeat.offset}, dropped by seq "
         f"{repeat.seq}, {when(repeat.sealed_ms)}"

@@ -84,7 +84,7 @@ def _lines(planned: Planned) -> list[str]:
             number(stage.lanes),
             ago(stage.window_ms),
             number(stage.window_ids),
-            size(stage.outputs_a_day),
+            "not stored" if stage.deterministic else size(stage.outputs_a_day),
             size(stage.kept),
             size(stage.ids_catalog + stage.entries),
             size(stage.ids_host),

@@ -30,6 +30,7 @@ from dedup.model import Attempt, Head, HeadRef, Incarnation, Kept, LaneRow
 from delivery.life import points
 from delivery.life.survey import Surveyed
 from delivery.operate.logs import Cluster
+from delivery.operate.places import is_remade
 from delivery.points import At, nowhere
 from delivery.ports import Emitter
 from delivery.protocol.rest import Kind, Rest, rest_of
@@ -93,7 +94,7 @@ class Undertaking:
         """Put a lane to rest, unless it rests for this already, or it was done to it.
 
         Raises:
-            InvalidUsage: the lane rests for something else.
+            InvalidUsage: the lane rests for something else, or owes what only its code can make.
             Unavailable: it moves on faster than it can be fenced.
         """
 
@@ -107,6 +108,7 @@ class Undertaking:
                 raise _another(lane, before)
             if self._is_done(lane, row.head):
                 return None
+            self._refuse_unstored(lane, row)
             state = row.head.state if before is None else before.state
             rest = replace(self.rest, target=target, state=state)
             return self._anew(row.head, self.hands.fresh(), rest.encode())
@@ -176,6 +178,32 @@ class Undertaking:
         return self._own(lane, row.head).state
 
     # Inside -----------------------------------------------------------------------------------
+
+    def _refuse_unstored(self, lane: str, row: LaneRow) -> None:
+        """Refuse to put a lane to rest of which only its own code can deliver what it owes.
+
+        SUBTLE: the row is the one that is compared when the lane is put to rest, so that nothing is
+        sealed in between. Lanes that rest for this already are woken: else the stage could not run,
+        and nothing would ever be delivered.
+        """
+        catalog = self.hands.catalog
+        owed = catalog.history(lane, row.head, row.settled + 1)
+        unstored = [seal for seal in owed if is_remade(catalog, lane, seal)]
+        if not unstored:
+            return
+        stage = lane.rpartition("/")[0]
+        for other in list(catalog.lanes(f"{stage}/")):
+            there = catalog.load(other)
+            rest = rest_of(there.head.state) if there is not None else None
+            if rest is not None and rest.intent == self.rest.intent:
+                self.give_up(other)
+        raise InvalidUsage(
+            f"delivery stage {self.rest.verb}",
+            lane,
+            f"{len(unstored)} of its seals are not delivered, and its stage is deterministic: their "
+            "outputs are not stored, and only its code makes them again; nothing was done: run the "
+            "stage until nothing is pending, stop it, and say this again",
+        )
 
     def _mark(self, lane: str) -> bytes:
         """Return the incarnation under which a lane goes on, once this was done to it."""

@@ -105,8 +105,22 @@ def of_stage(spec: StageSpec, made: Mapping[str, StageSpec]) -> Iterator[Caution
         yield Caution(
             spec.name,
             "chance",
-            f"it uses {', '.join(chance)}: that is fine, one execution counts; it must not be declared "
+            f"it uses {', '.join(chance)}: "
+            + (
+                "BREAKS THE STAGE: it is declared deterministic, and a process that must send again "
+                "what another one sealed would make something else, find that out, and stop; leave out "
+                "deterministic=True"
+                if spec.deterministic
+                else "that is fine, one execution counts; it must not be declared deterministic"
+            ),
+        )
+    if spec.deterministic:
+        yield Caution(
+            spec.name,
             "deterministic",
+            "its outputs are not stored: to send them again they are made again from the input, so "
+            "the input must be kept for longer than the stage may stand still, new code starts only "
+            "once all of the old is delivered, and nothing can be replayed from the catalog",
         )
     if unread:
         yield Caution(spec.name, "source", f"not looked into: {', '.join(unread)}")

@@ -25,6 +25,7 @@ from delivery.batch import Emission, Row, Rows
 from delivery.header import NAME, decode_header
 from delivery.operate.opening import name_of
 from delivery.outputs import content_digest, decode_outputs
+from delivery.recipe import recipe_in
 from delivery.records import Output
 
 __all__ = ["StageDifferences", "differences"]
@@ -118,7 +119,9 @@ def _of_loser(
     if chunks is None or (digest is None and not theirs):
         found.unknown += 1
         return
-    mine = list(decode_outputs(chunks, f"outputs of {lane} seq {slot.seq}"))
+    place = f"outputs of {lane} seq {slot.seq}"
+    recipe = recipe_in(chunks, place)
+    mine = list(decode_outputs(chunks, place)) if recipe is None else []
     lost = _left(theirs, slot)
     if digest is None and lost is None:
         found.unknown += 1
@@ -126,17 +129,17 @@ def _of_loser(
     if digest is None:
         assert lost is not None, "said above"
         digest = content_digest(_rows(lost))
-    if digest == content_digest(_rows(mine)):
+    if digest == (content_digest(_rows(mine)) if recipe is None else recipe.digest):
         found.same += 1
     else:
         found.differs += 1
-    if lost is not None:
+    if lost is not None and recipe is None:
         _compare(_by_parent(mine), _by_parent(lost), slot, found)
 
 
 def _left(chunks: Sequence[bytes], slot: Slot) -> list[Emission] | None:
     """Return the rows that a loser left; None if they are not all there, as where it died."""
-    if not chunks:
+    if not chunks or recipe_in(chunks, f"{slot.lane} seq {slot.seq}") is not None:
         return None
     try:
         return list(decode_outputs(chunks, f"outputs of a loser at {slot.lane} seq {slot.seq}"))

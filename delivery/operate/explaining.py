@@ -32,6 +32,7 @@ from delivery.operate.places import (
     Fate,
     Made,
     attempts_at,
+    is_remade,
     outputs_of,
     place_of,
     readable,
@@ -109,6 +110,7 @@ class Reading:
         outputs: what was made of it.
         repeats: what was dropped later because it repeats this record, if this one took effect.
         repeats_upto: the offset up to which these were looked for.
+        remade: its seal keeps no outputs; what is not in Kafka is not known.
     """
 
     lane: str
@@ -122,6 +124,7 @@ class Reading:
     outputs: tuple[Output, ...] = ()
     repeats: tuple[Repeat, ...] = ()
     repeats_upto: int | None = None
+    remade: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +259,7 @@ class _Teller:
                 sealed_ms=seal.minted_at_ms,
                 code=seal.code,
                 attempts=attempts_at(self._catalog, lane, seal),
+                remade=is_remade(self._catalog, lane, seal),
             )
             if fate is Fate.FRESH:
                 told = replace(told, outputs=self._outputs(lane, row, seal, source, offset))

@@ -27,7 +27,7 @@ from dedup.formats.segment import Part, decode_segment
 from dedup.ids import minted_many, positional_many
 from dedup.model import IDENTITY_BYTES, Head, LaneRow, RecordId, Seal, Slot, Source
 from delivery.operate.lanes import topic_names
-from delivery.operate.places import Fate, Made, outputs_of, place_of, verdict_of
+from delivery.operate.places import Fate, Made, is_remade, outputs_of, place_of, verdict_of
 from delivery.operate.snapshot import Snapshot
 
 __all__ = ["Decision", "Maker", "Read", "id_of_hex", "look_up_id", "look_up_offset", "parsed"]
@@ -90,6 +90,7 @@ class Read:
         fate: see `delivery.operate.places.Fate`.
         seq, attempt, sealed_ms, code: of the seal that read it, if that is known.
         outputs: what was made of it; None: its seal's outputs were collected, or nothing is known.
+        remade: its seal keeps none; whoever must send them makes them again.
     """
 
     lane: str
@@ -99,6 +100,7 @@ class Read:
     sealed_ms: int | None = None
     code: str = ""
     outputs: tuple[Made, ...] | None = None
+    remade: bool = False
 
     def document(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -365,4 +367,5 @@ def _read(
         sealed_ms=seal.minted_at_ms,
         code=seal.code,
         outputs=outputs,
+        remade=is_remade(catalog, lane, seal),
     )

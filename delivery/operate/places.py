@@ -23,6 +23,7 @@ from dedup.formats.dropped import Verdict, decode_dropped
 from dedup.model import Head, Seal, Source
 from delivery.header import NAME, decode_headers
 from delivery.outputs import decode_outputs
+from delivery.recipe import recipe_in
 
 __all__ = [
     "Attempt",
@@ -30,6 +31,7 @@ __all__ = [
     "Made",
     "Place",
     "attempts_at",
+    "is_remade",
     "outputs_of",
     "place_of",
     "readable",
@@ -143,6 +145,12 @@ def verdict_of(catalog: Catalog, lane: str, seal: Seal, source: Source, offset: 
     return Fate.FRESH
 
 
+def is_remade(catalog: Catalog, lane: str, seal: Seal) -> bool:
+    """Tell whether a seal keeps a recipe in place of its outputs."""
+    chunks = catalog.get(Blob.OUTPUTS, lane, seal)
+    return recipe_in(chunks or [], f"outputs of {lane} seq {seal.ref.seq}") is not None
+
+
 def outputs_of(
     catalog: Catalog,
     head: Head,
@@ -152,7 +160,7 @@ def outputs_of(
     lane: str,
     names: dict[bytes, str],
 ) -> tuple[Made, ...] | None:
-    """Return what was made of one input; None if outputs of this seal were collected.
+    """Return what was made of one input; None if outputs of this seal are not stored (any more).
 
     Args:
         catalog: where they are stored.
@@ -163,7 +171,7 @@ def outputs_of(
         names: of topics, by their identities.
     """
     chunks = catalog.get(Blob.OUTPUTS, lane, seal)
-    if chunks is None:
+    if chunks is None or is_remade(catalog, lane, seal):
         return None
     rows = decode_outputs(chunks, f"outputs of {lane} seq {seal.ref.seq}")
     columns = decode_headers([dict(headers).get(NAME) for headers in rows.headers])

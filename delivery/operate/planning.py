@@ -65,6 +65,7 @@ class StagePlan:
     Attributes:
         lanes: one for each partition of what it reads.
         window_ids: ids that a repeat may name, held at once.
+        deterministic: its outputs are not stored, but made again by whoever must send them again.
         outputs_a_day, kept: bytes of outputs stored in a day, and those that stay.
         ids_catalog, ids_host, filter_bytes: what the held ids take, in the catalog, on the hosts,
             and how much of that are filters.
@@ -79,6 +80,7 @@ class StagePlan:
     window_ms: int
     per_second: float
     window_ids: int
+    deterministic: bool
     outputs_a_day: int
     kept: int
     ids_catalog: int
@@ -131,7 +133,7 @@ def _stage(spec: StageSpec, load: Load, made: Iterable[str], filters: Filters) -
     held_seconds = 600.0 if brief else spec.window_ms / 1000
     ids = round(load.per_second * held_seconds)
     outputs = round(load.per_second * DAY_SECONDS * load.record_bytes * STORED_SHARE)
-    outputs *= bool(spec.topics)
+    outputs *= bool(spec.topics) and not spec.deterministic
     id_bytes = ID_BYTES + DIGEST_BYTES * (not brief and spec.conflicts != "ignore")
     filter_bytes = round(ids * _filter_bytes(filters))
     bundles = load.per_second / spec.bundle_rows + load.partitions / 60
@@ -144,6 +146,7 @@ def _stage(spec: StageSpec, load: Load, made: Iterable[str], filters: Filters) -
         window_ms=spec.window_ms,
         per_second=load.per_second,
         window_ids=ids,
+        deterministic=spec.deterministic,
         outputs_a_day=outputs,
         kept=round(outputs * load.keep_days),
         ids_catalog=round(ids * id_bytes * CATALOG_MORE),

@@ -21,6 +21,7 @@ from dedup.errors import InvalidUsage
 from dedup.model import Seal
 from delivery.kafka.port import Client, Topic
 from delivery.operate.logs import Cluster
+from delivery.operate.places import is_remade
 from delivery.outputs import decode_outputs
 
 __all__ = ["LaneWindow", "Window", "replay", "surveyed"]
@@ -96,7 +97,7 @@ def surveyed(
     """Return what a window holds; nothing is sent.
 
     Raises:
-        InvalidUsage: a lane writes to something that is no topic of this Kafka.
+        InvalidUsage: a lane writes to something that is no topic of this Kafka, or stores nothing.
     """
     return [_surveyed(catalog, cluster, lane, window) for lane in lanes]
 
@@ -154,6 +155,14 @@ def _surveyed(catalog: Catalog, cluster: Cluster, lane: str, window: Window) -> 
             first = seal.ref.seq if first is None else first
             if not window.holds(seal) or not seal.outputs.rows:
                 continue
+            if is_remade(catalog, lane, seal):
+                raise InvalidUsage(
+                    "replay a lane",
+                    f"{lane} seq {seal.ref.seq}",
+                    "its stage is deterministic: the seal keeps a digest and no outputs, so there is "
+                    "nothing stored to send again; nothing was sent: read the topics it wrote, or "
+                    "say with --since, --until or --seqs which seals you mean",
+                )
             if catalog.get(Blob.OUTPUTS, lane, seal) is None:
                 found.gone += seal.outputs.rows
                 found.gone_seals += 1

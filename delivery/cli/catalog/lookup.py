@@ -111,7 +111,11 @@ def _read(one: Read) -> list[str]:
         f"{made.size} bytes"
         for made in one.outputs or ()
     ]
-    if one.outputs is None:
+    if one.outputs is None and one.remade:
+        lines.append(
+            "  its stage is deterministic: outputs are not stored, `delivery explain` finds them"
+        )
+    elif one.outputs is None:
         lines.append("  its outputs are delivered, and were collected here")
     elif not one.outputs and one.fate == "fresh":
         lines.append("  nothing was made of it, or there is no record at this offset")
