@@ -19,7 +19,7 @@ from functools import partial
 from connectors.memory import MemoryReader
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.memory import MemoryStore, Tables
-from dedup.errors import Indeterminate, InvalidUsage, Unavailable
+from dedup.errors import Corrupt, Indeterminate, InvalidUsage, Unavailable
 from dedup.index import ExactIndex
 from dedup.model import Frontier, Source
 from delivery.broker import MemoryBroker
@@ -61,6 +61,8 @@ class Case:
     #: Outputs of the stage; the dead letters, if it has any, come behind them.
     edges: int
     dead_letters: bool
+    #: Nothing of its outputs is stored; whoever must send them again makes them again.
+    deterministic: bool
     #: Per process, in the order they start, the offsets at which it cuts its bundles.
     cuts: tuple[tuple[int, ...], ...]
 
@@ -218,7 +220,10 @@ class Rig:
             stage=_Watched(self),
             emitter=FaultyEmitter(emitter, wire, one_by_one=True),
             clock=_Clock(number, max(NOW_MS, newest)),
-            policy=Policy(dead_letter_edge=case.edges if case.dead_letters else None),
+            policy=Policy(
+                dead_letter_edge=case.edges if case.dead_letters else None,
+                deterministic=case.deterministic,
+            ),
         )
         with suppress(Crashed):
             self._drive(runner, reader, case.cuts[min(number, len(case.cuts) - 1)])
@@ -258,7 +263,11 @@ class Rig:
             self.deaths.clear()
         elif isinstance(error, StoppedByRecordError | InvalidUsage):
             raise error
-        elif stop.end in (m.End.CORRUPT, m.End.REFUSED, m.End.FENCED) or not self.plan:
+        elif (
+            stop.end in (m.End.CORRUPT, m.End.REFUSED, m.End.FENCED)
+            or isinstance(error, Corrupt)
+            or not self.plan
+        ):
             raise Violation(f"a process stopped as {stop.end.value}: {stop.why}") from error
 
     # Calls ------------------------------------------------------------------------------------

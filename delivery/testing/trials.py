@@ -18,7 +18,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from dedup.errors import InvalidUsage
@@ -112,6 +112,7 @@ def run(
     id_from: str | IdFrom | None = None,
     edges: int = 1,
     dead_letter: bool = False,
+    deterministic: bool = False,
     cuts: Sequence[Sequence[int]] | None = None,
     zombies: int = 0,
     kinds: Sequence[Fault] = CRASHES,
@@ -131,6 +132,8 @@ def run(
         id_from: what names a record: "header:NAME", "json:FIELD", "key" or a function.
         edges: how many outputs the stage has.
         dead_letter: records that fail three times become dead letters; else they stop the run.
+        deterministic: the stage is declared so: what it made is made again after a crash, and a plan
+            in which it comes out otherwise fails.
         cuts: per process, in the order they start, the offsets at which it cuts its bundles.
         zombies: how many processes of a plan may sleep before a call while another does all there
             is to do, and wake after it.
@@ -146,7 +149,10 @@ def run(
         StoppedByRecordError: user code raised three times on a record; the cause is what it raised.
         InvalidUsage: an argument is wrong, or the line belongs to another test.
     """
-    case = _case(stage, records, id_of(id_from), edges, cuts, dead_letters=dead_letter)
+    case = replace(
+        _case(stage, records, id_of(id_from), edges, cuts, dead_letters=dead_letter),
+        deterministic=deterministic,
+    )
     around = _Around(setup, check)
     if crash is not None and crash != EVERYWHERE:
         return _replayed(case, plan_of(crash), around)
@@ -252,6 +258,7 @@ def _case(
         id_from=id_from,
         edges=edges,
         dead_letters=dead_letters,
+        deterministic=False,
         cuts=tuple(tuple(sorted(offsets)) for offsets in cuts) or ((),),
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from connectors.memory import MemoryReader
@@ -27,11 +29,11 @@ def priced(record: Record) -> list[Output]:
     return [Output(value=b"p" + record.value, key=record.value, headers=headers)] * times
 
 
-def remaking(house: House, call=priced, *, code: str = "v1", **more) -> LaneRunner:
+def remaking(house: House, call=priced, *, code: str = "v1", **more: Any) -> LaneRunner:
     return house.runner(stage=Function(call, code), **{"policy": REMADE} | more)
 
 
-def sealed_only(house: House, *, cut: int = 100, **more) -> None:
+def sealed_only(house: House, *, cut: int = 100, **more: Any) -> None:
     """Let a process die when it has sealed everything and sent nothing."""
     runner = remaking(house, **more)
     house.begin(runner)
@@ -117,7 +119,7 @@ def test_a_bundle_with_a_failed_call_or_a_dead_letter_stores_its_rows(house):
     assert house.proved() == []
 
 
-def refused(house: House, call=priced, **more) -> BaseException | None:
+def refused(house: House, call=priced, **more: Any) -> BaseException | None:
     """Run a process that must break before it has sent anything or written a row."""
     with house.untouched():
         return broken(house, remaking(house, call, **more))
@@ -126,7 +128,7 @@ def refused(house: House, call=priced, **more) -> BaseException | None:
 def test_code_that_makes_something_else_is_caught_before_the_first_record_is_sent(house):
     house.write(*"abc")
     sealed_only(house)
-    error = refused(house, lambda record: house.quote(record))
+    error = refused(house, house.quote)
     assert isinstance(error, Corrupt)
     assert "seal 1 of lane shop/price/0, offsets 0 to 3 of partition 0" in str(error)
     assert "3 outputs were made now, and 4 sealed" in str(error)
@@ -164,7 +166,7 @@ def test_every_part_of_an_output_is_compared(house, change):
 def test_the_order_of_outputs_is_compared(house):
     house.write(*"ab")
 
-    def two(record):
+    def two(_record):
         return [Output(value=b"1"), Output(value=b"2")]
 
     sealed_only(house, call=two)
@@ -230,7 +232,7 @@ def test_code_that_fails_now_is_named_and_nothing_is_sent(house):
     house.write(*"abc")
     sealed_only(house)
 
-    def fails(record):
+    def fails(_record):
         raise ValueError("no model")
 
     error = refused(house, fails)

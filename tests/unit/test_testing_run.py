@@ -55,6 +55,27 @@ def test_code_that_never_says_the_same_twice_takes_effect_once_in_every_plan():
     assert all(numbers == [0, 1, 2] for numbers in seen)
 
 
+def test_a_deterministic_stage_comes_out_once_although_nothing_of_it_is_stored():
+    calls = []
+
+    def loud(one: Record) -> list[Output]:
+        calls.append(one.offset)
+        return [shout(one), Output(value=b"of " + one.value)]
+
+    result = run(loud, ABC, crash="everywhere", deterministic=True, zombies=1)
+    assert values(result) == [b"A", b"of a", b"B", b"of b", b"C", b"of c"]
+    assert len(calls) > 3 * result.plans, "made again where a process had sealed and died"
+
+
+def test_a_stage_that_is_not_deterministic_although_it_says_so_fails_its_test():
+    with pytest.raises(PlanFailed, match="make sealed outputs again") as failed:
+        run(price, [Record(value=b"{}")], crash="everywhere", deterministic=True)
+    assert "it is not deterministic; leave out deterministic=True" in str(failed.value)
+    with pytest.raises(PlanFailed):
+        run(price, [Record(value=b"{}")], crash=failed.value.plan, deterministic=True)
+    run(price, [Record(value=b"{}")], crash="everywhere")
+
+
 def test_a_random_number_of_outputs_is_fine():
     dice = random.Random(7)
 

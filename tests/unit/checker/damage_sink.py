@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dedup.catalog.catalog import blob_ref
 from dedup.formats.lane import (
     decode_ack,
 )
@@ -10,10 +11,11 @@ from dedup.model import (
     Incarnation,
 )
 from delivery.checker import Kind
+from delivery.recipe import Recipe, encode_recipe
 from delivery.records import Record
 from tests.unit.checker.damage import register
 from tests.unit.checker.listing import list_all
-from tests.unit.checker.worlds import FIRST, LEFT, World, abandon, drop_outputs
+from tests.unit.checker.worlds import FIRST, LEFT, World, abandon, drop_outputs, flipped
 
 DAMAGE, found = register()
 
@@ -162,3 +164,65 @@ def input_left_over(world: World) -> None:
 def record_of_an_abandoned_history_took_effect(world: World) -> None:
     """The first lane was restored to before its last seal; its receivers were not."""
     abandon(world, FIRST, 2)
+
+
+@found(Kind.REMADE)
+def outputs_made_again_that_say_something_else(world: World) -> None:
+    world.forget_rows(LEFT, 1)
+    source, offset = world.sent(LEFT, 1)
+    record = world.broker.partitions[source][offset]
+    world.put_record(source, offset, record._replace(value=b"other"))
+
+
+@found(Kind.REMADE)
+def outputs_made_again_with_another_header(world: World) -> None:
+    world.forget_rows(LEFT, 1)
+    source, offset = world.sent(LEFT, 1)
+    record = world.broker.partitions[source][offset]
+    world.put_record(
+        source, offset, record._replace(headers=(("trace", b"other"), record.headers[-1]))
+    )
+
+
+@found(Kind.REMADE)
+def outputs_of_which_the_recipe_says_something_else(world: World) -> None:
+    world.forget_rows(LEFT, 1)
+    blob = encode_recipe(Recipe(counts=(2,), digest=b"d" * 16))
+    rows = world.seal(LEFT, 1).outputs.rows
+    world.put_seal(LEFT, 1, outputs=blob_ref([blob], rows), inline_outputs=blob)
+
+
+@found(Kind.DIGEST)
+def recipe_that_is_not_the_one_that_was_sealed(world: World) -> None:
+    world.forget_rows(LEFT, 1)
+    world.put_seal(LEFT, 1, inline_outputs=encode_recipe(Recipe(counts=(2,), digest=b"d" * 16)))
+
+
+@found(Kind.UNREADABLE)
+def recipe_that_is_torn(world: World) -> None:
+    world.forget_rows(LEFT, 1)
+    blob = flipped(world.seal(LEFT, 1).inline_outputs)
+    rows = world.seal(LEFT, 1).outputs.rows
+    world.put_seal(LEFT, 1, outputs=blob_ref([blob], rows), inline_outputs=blob)
+
+
+@found(Kind.LOST)
+def outputs_never_sent_that_can_be_made_again(world: World) -> None:
+    world.forget_rows(LEFT, 1)
+    world.put_record(*world.sent(LEFT, 1), None)
+
+
+@found(Kind.NOT_OF_SEAL)
+def output_that_no_attempt_can_have_made(world: World) -> None:
+    world.forget_rows(LEFT, 1)
+    world.again(world.sent(LEFT, 1), id=b"i" * 16, parent=(0, 99))
+
+
+@found(Kind.DELIVERED_LOW)
+def outputs_made_again_that_lie_behind_what_was_delivered(world: World) -> None:
+    world.forget_rows(LEFT, 3)
+    world.forget_rows(LEFT, 1)
+    source, offset = world.sent(LEFT, 1)
+    record = world.broker.partitions[source][offset]
+    world.put_record(source, offset, None)
+    world.broker.append(source, record)
