@@ -59,10 +59,13 @@ from dedup.model import (
     TopicId,
 )
 from dedup.runs import open_run, write_run
+from delivery.batch import Row, Rows
 from delivery.checker import chunks as checker
 from delivery.header import NAME, Header, decode_header, encode_header
-from delivery.outputs import decode_outputs
+from delivery.outputs import NULL_WORD, content_digest, decode_outputs
 from delivery.protocol.senders import Mark
+from delivery.recipe import Recipe, encode_recipe, recipe_in
+from delivery.records import Output
 
 DOC = (Path(__file__).resolve().parents[2] / "docs" / "formats.md").read_text()
 
@@ -126,6 +129,7 @@ DROPPED = [
 LISTED = SegmentList(
     version=2, upto=4, slots=(Slot(LANE, REF.incarnation, 4, REF.attempt), NAMED.slot(LANE, 0))
 )
+RECIPE = Recipe(counts=(2,), digest=bytes.fromhex("0c85d47a3e017a81db3a9b58fa6b9db5"))
 HEADER = Header(IDS["minted"], Mark(LANE, REF.incarnation, 5, MS), (3, 107))
 
 
@@ -157,6 +161,7 @@ WRITTEN_BY_CODE = {
     "segment": encode_segment((INTERNAL, EXTERNAL)),
     "dropped": encode_dropped(DROPPED),
     "merged segment": encode_segment((MERGED,)),
+    "recipe": encode_recipe(RECIPE),
 }
 
 
@@ -175,6 +180,8 @@ def test_the_code_reads_the_examples():
     assert decode_segment_list(example("segment list"), "doc") == LISTED
     assert decode_segment(example("segment"), "doc") == (INTERNAL, EXTERNAL)
     assert decode_segment(example("merged segment"), "doc") == (MERGED,)
+    assert recipe_in([example("recipe")], "doc") == RECIPE
+    assert recipe_in([example("outputs")], "doc") is None
     assert [merged_at(slot) for slot in LISTED.slots] == [None, (NAMED, 0)]
 
 
@@ -216,6 +223,25 @@ def test_the_stored_outputs_are_the_rows_of_the_table():
         )
         assert emission.headers == (*headers, (NAME, ours))
         assert emission.id == record_id
+
+
+def test_the_digest_of_a_recipe_is_that_of_the_rows_of_the_table():
+    """Two readers agree: the one that writes recipes, and the checker's."""
+    _, promised = checker._chunk(example("outputs"), "doc")
+    assert checker.content_digest(promised) == RECIPE.digest
+    assert checker.read_recipe([example("recipe")], "doc") == RECIPE.digest
+    rows = Rows.of(
+        Row(
+            output=Output(value=one.value, key=one.key, headers=one.headers, edge=one.edge),
+            partition=one.partition,
+            parent=one.parent,
+        )
+        for one in promised
+    )
+    assert content_digest(rows) == RECIPE.digest
+    assert f"their digest is `{RECIPE.digest.hex()}`" in DOC
+    assert f"that of null is `{NULL_WORD:016x}`" in DOC
+    assert checker.NOTHING == NULL_WORD
 
 
 def test_the_columns_of_outputs_are_those_of_the_reader():
