@@ -153,7 +153,13 @@ class Remaker:
         low = self._reader.log().low
         for source, offset in seal.start:
             first = low.at(source)
-            if first is not None and first > offset and offset != seal.end.at(source):
+            if first is None:
+                raise self._corrupt(
+                    seal,
+                    "the topic that holds the records they were made of was deleted; one of its name "
+                    "holds others",
+                )
+            if first > offset and offset != seal.end.at(source):
                 raise self._corrupt(
                     seal,
                     f"the log of partition {source.partition} begins at {first} now: retention has "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,43 +10,13 @@ import pytest
 from connectors.memory import MemoryReader
 from dedup.catalog.store import Blob
 from dedup.errors import Corrupt, InvalidUsage
-from dedup.model import Frontier
+from dedup.model import Frontier, Kept
 from delivery.protocol import messages as m
-from delivery.records import Output, Record
-from delivery.runner import LaneRunner
-from delivery.stage import Function, Policy, stage_of
+from delivery.records import Output
+from delivery.stage import Policy, stage_of
 from sinks.memory import MemoryEmitter
 from tests.unit.house import LANE, House, Moved, broken, seals, values
-
-REMADE = Policy(deterministic=True)
-
-
-def priced(record: Record) -> list[Output]:
-    """The same of the same record, twice as much of a "b", nothing of a "z"."""
-    if record.value == b"z":
-        return []
-    times = 2 if record.value == b"b" else 1
-    headers = (("trace", b"t"),) if record.value == b"c" else ()
-    return [Output(value=b"p" + record.value, key=record.value, headers=headers)] * times
-
-
-def remaking(house: House, call=priced, *, code: str = "v1", **more: Any) -> LaneRunner:
-    return house.runner(stage=Function(call, code), **{"policy": REMADE} | more)
-
-
-def sealed_only(house: House, *, cut: int = 100, **more: Any) -> None:
-    """Let a process die when it has sealed everything and sent nothing."""
-    runner = remaking(house, **more)
-    house.begin(runner)
-    while True:
-        todo = runner.state.todo
-        while todo and isinstance(todo[0], m.Emit | m.Release):
-            todo.popleft()
-        if not todo and not runner.state.lane.hungry:
-            break
-        if not house.turn(runner, cut):
-            break
-    assert house.sent() == []
+from tests.unit.remade_kit import REMADE, priced, remaking, sealed_only
 
 
 def stored(house: House) -> list[int]:
@@ -206,6 +177,24 @@ def test_inputs_that_retention_deleted_are_named(house):
     assert isinstance(error, Corrupt)
     assert "the log of partition 0 begins at 2 now: retention has deleted" in str(error)
     assert "its inputs count as read, its outputs are not stored" in str(error)
+
+
+def test_inputs_of_a_topic_that_is_another_one_now_are_named(house):
+    """As after `delivery stage accept-topic`: the lane goes on, and owes what is gone."""
+    house.write(*"abc")
+    sealed_only(house)
+    catalog = house.catalog()
+    row = catalog.load(LANE)
+    house.broker.create("in")
+    house.write(*"abc")
+    new = Frontier.of([(house.source(), 0)])
+    moved = replace(row.head, frontier=new, topics=(("in", house.source().topic),))
+    ref = replace(row.head.ref, incarnation=b"i" * 16)
+    past = (Kept(row.head.ref.incarnation, row.head.ref.seq),)
+    head = replace(moved, ref=ref, past=past)
+    ack = replace(row.ack, incarnation=ref.incarnation)
+    assert catalog.reincarnate(LANE, row.head.ref, replace(row, head=head, ack=ack), row)
+    assert "the topic that holds the records they were made of was deleted" in str(refused(house))
 
 
 def test_inputs_that_vanish_while_they_are_read_are_named_too(house):
