@@ -7,7 +7,6 @@ What it must not know: how any way works; each is a driver process of its own.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -18,7 +17,6 @@ from bench.pipeline_driver import DEDUPLICATED, MICRO_BATCH, PLAIN, RESIDENT
 from bench.publisher import PER_SECOND
 from bench.recovery import Victim, recovered
 from bench.steady import SECONDS, SECONDS_QUICK, steady
-from delivery import Delivery
 
 SQLITE, CASSANDRA = "ours, resident, SQLite", "ours, resident, Cassandra"
 BATCHED, BATCHED_CASSANDRA = "ours, micro-batch, SQLite", "ours, micro-batch, Cassandra"
@@ -27,9 +25,6 @@ CHAINED = "ours, three stages, SQLite"
 SPARK, SPARK_DEDUP = "plain PySpark", "plain PySpark + dropDuplicates"
 WORKER, DRIVER = "worker of ours, SQLite", "driver of ours, SQLite"
 DRIVER_CASSANDRA, DRIVER_SPARK = "driver of ours, Cassandra", "driver of plain PySpark"
-
-#: Whether a stage can be declared deterministic: then it takes part.
-DECLARABLE = "deterministic" in inspect.signature(Delivery.stage).parameters
 
 _FILE = "sqlite:{scratch}/catalog.db"
 
@@ -49,13 +44,11 @@ _Turn = Callable[[Cluster, Way], Turn]
 def _on_cassandra(lab: Lab) -> dict[str, Way]:
     node = lab.cassandra().cassandra
     catalog = f"cassandra://{node.contact_points[0]}:{node.port}/bench_{{name}}"
-    ways = {
+    return {
         CASSANDRA: Way(way=RESIDENT, catalog=catalog, parents=True),
         BATCHED_CASSANDRA: Way(way=MICRO_BATCH, catalog=catalog, parents=True, micro_batches=True),
+        DETERMINISTIC: Way(way=RESIDENT, catalog=catalog, parents=True, deterministic=True),
     }
-    if DECLARABLE:
-        ways[DETERMINISTIC] = Way(way=RESIDENT, catalog=catalog, parents=True, deterministic=True)
-    return ways
 
 
 @contextmanager
@@ -150,7 +143,7 @@ DRAIN = Benchmark(
     goals=(
         _as_fast("ours on SQLite", SQLITE, 1.25),
         _as_fast("ours on Cassandra", CASSANDRA, 1.0),
-        *([_as_fast("deterministic on Cassandra", DETERMINISTIC, 1.2)] if DECLARABLE else []),
+        _as_fast("deterministic on Cassandra", DETERMINISTIC, 1.2),
         _as_fast("micro-batch on SQLite", BATCHED, 0.85),
         THRIFT,
     ),

@@ -42,6 +42,12 @@ def where(record: Record) -> Record:
     return record.replace(value={**record.json(), "from": delivery.__file__, "host": host})
 
 
+def steady(record: Record) -> Record:
+    """Say the same of the same record, whenever it is asked."""
+    order = record.json()
+    return record.replace(value={**order, "mark": order["id"] * 3})
+
+
 def stuck(record: Record) -> Record:
     """Wait while a file is there."""
     gate = Path(record.json()["gate"])
@@ -99,7 +105,8 @@ def locked(record: Record) -> Record:
 
 LOCK = threading.Lock()
 CALLS: dict[str, Callable[..., Any]] = {
-    f.__name__: f for f in (price, ship, where, stuck, picky, locked, total, marked, meet)
+    f.__name__: f
+    for f in (price, ship, steady, where, stuck, picky, locked, total, marked, meet)
 }
 
 

@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from dedup.catalog.open import open_catalog
+from dedup.catalog.store import Blob
 from dedup.model import Attempt, HeadRef, Incarnation, Kept, LaneRow
 from delivery.kafka.opening import open_client
 from delivery.resident.options import GROWTH_SECONDS
@@ -86,6 +87,37 @@ def test_workers_that_are_killed_under_load_change_nothing(driver, pipeline, rec
     driver.well("deliver", name=pipeline.name)
     assert driver.well("stop", name=pipeline.name)["exception"] == "None"
     pipeline.check()
+
+
+def test_a_deterministic_stage_stores_nothing_and_loses_nothing_on_either_engine(
+    driver, pipeline, tmp_path
+):
+    stage = {"call": "steady", "reads": pipeline.raw, "writes": [pipeline.out]}
+    stage |= {"id_from": "header:id", "deterministic": True}
+    given = pipeline.given | {"stages": [stage]}
+    pipeline.send(range(500))
+    driver.well("start", **given)
+    driver.well("deliver", name=pipeline.name)
+    with pipeline.traffic(500):
+        for _ in range(3):
+            pipeline.flowing()
+            victims = driver.workers()
+            for victim in victims:
+                victim.kill()
+            _, alive = psutil.wait_procs(victims, timeout=10)
+            assert not alive
+    driver.well("deliver", name=pipeline.name)
+    assert driver.well("stop", name=pipeline.name)["exception"] == "None"
+    options = {"engine": "micro-batch", "checkpoint": str(tmp_path / "checkpoint")}
+    pipeline.send(range(200_000, 200_500))
+    driver.well("start", **pipeline.given | {"stages": [stage], "options": options})
+    driver.well("deliver", name=pipeline.name)
+    driver.well("stop", name=pipeline.name)
+    marked = pipeline.versions(pipeline.out)
+    assert sorted(marked) == sorted(pipeline.sent)
+    assert all(value["mark"] == number * 3 for number, value in marked.items())
+    with closing(open_catalog(pipeline.given["catalog"]).store) as store:
+        assert [slot for lane in store.lanes() for slot in store.slots(Blob.OUTPUTS, lane)] == []
 
 
 def test_a_record_that_user_code_refuses_ends_the_query_and_is_named(driver, pipeline):
