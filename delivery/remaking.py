@@ -217,7 +217,8 @@ class Remaker:
             OP,
             self._subject(seal),
             f"{what}; {MEANS}. While they cannot be made the lane stands still; to go on without "
-            "them, give the stage another name, and let it begin at these offsets",
+            "them, give the stage another name and let it begin here, the other partitions where "
+            "they stand: d.seed(NAME, topic=INPUT, start={PARTITION: OFFSET})",
         )
 
 
