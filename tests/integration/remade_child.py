@@ -22,7 +22,7 @@ from delivery.host.worker import Worker
 def steady(record: Record) -> Iterator[Record]:
     """Make the same of the same record, in two pieces."""
     for part in range(2):
-        headers = (("part", b"%d" % part),)
+        headers = {"part": b"%d" % part}
         yield record.replace(value=b"%d of " % part + (record.value or b""), headers=headers)
 
 
