@@ -28,7 +28,7 @@ from dedup.model import Incarnation, Seal
 from delivery.batch import Batch, Emissions, Rows, joined, within
 from delivery.execution import execute
 from delivery.outputs import Origin, content_digest, emissions
-from delivery.ports import Emitter, Reader, Rereader, Stage
+from delivery.ports import Counting, Emitter, Reader, Rereader, Stage
 from delivery.recipe import Recipe
 from delivery.stage import Policy, StoppedByRecordError
 from delivery.verdicts import Pick
@@ -71,6 +71,11 @@ class Remaker:
         self._policy = policy
         self._emitter = emitter
         self._pool = pool
+
+    @property
+    def counts(self) -> tuple[int, ...] | None:
+        """How many partitions each edge has, for the recipes of a stage whose rows are not stored."""
+        return cast("Counting", self._emitter).counts if self._policy.deterministic else None
 
     def remade(self, seal: Seal, recipe: Recipe, incarnation: Incarnation) -> Emissions | None:
         """Return what a seal promises; None if nobody needs it any more.

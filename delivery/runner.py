@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.store import Blob
@@ -40,7 +40,7 @@ from delivery.execution import execute
 from delivery.judge import Judge
 from delivery.outputs import content_digest, decode_outputs, emissions
 from delivery.points import At, nowhere
-from delivery.ports import Clock, Counting, Emitter, Reader, Stage, checked_identity
+from delivery.ports import Clock, Emitter, Reader, Stage, checked_identity
 from delivery.protocol import messages as m
 from delivery.protocol.lane import handle
 from delivery.protocol.state import Lane, Limits
@@ -111,8 +111,6 @@ class LaneRunner:
         self._pool = pool
         self._sealed = sealed
         self._at = at
-        deterministic = self._policy.deterministic
-        self._counts = cast("Counting", emitter).counts if deterministic else None
         self._remaker = Remaker(
             name,
             catalog=catalog,
@@ -258,7 +256,7 @@ class LaneRunner:
                 store,
                 work,
                 code=self._stage.code,
-                counts=self._counts,
+                counts=self._remaker.counts,
                 at=self._at,
             )
         )

@@ -105,8 +105,7 @@ def locked(record: Record) -> Record:
 
 LOCK = threading.Lock()
 CALLS: dict[str, Callable[..., Any]] = {
-    f.__name__: f
-    for f in (price, ship, steady, where, stuck, picky, locked, total, marked, meet)
+    f.__name__: f for f in (price, ship, steady, where, stuck, picky, locked, total, marked, meet)
 }
 
 

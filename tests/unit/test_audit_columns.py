@@ -28,12 +28,10 @@ from delivery.operate.proving import Proved
 from delivery.records import Record
 from delivery.stage import Policy
 from tests.unit.checker.worlds import FIRST, LEFT, RIGHT, World, abandon
-from delivery.protocol import messages as m
 from tests.unit.checker.worlds import chained as chain
 from tests.unit.house import LANE, House
 from tests.unit.memory_kafka import MemoryClient
 from tests.unit.operate_kit import SECOND, chained
-from tests.unit.remade_kit import remaking
 
 NOW_MS = 1_800_000_000_000
 
@@ -69,28 +67,6 @@ def test_a_clean_chain_is_proved_without_a_closer_look() -> None:
     found = audit(catalog, Cluster(MemoryClient(world.broker)), chosen(catalog), Terms())
     assert (found.verdict, dict(found.looked_closer)) == ("exact", {})
     assert found.inputs > 0
-
-
-def test_what_is_made_again_is_proved_without_a_closer_look(house: House) -> None:
-    """By the digests in the seals, held against what is in the topic."""
-    house.write(*"abcab")
-    house.done(remaking(house), cut=2)
-    first = audited(house)
-    house.write(*"defa")
-    sealed = remaking(house)
-    house.begin(sealed)
-    while not isinstance(next(iter(sealed.state.todo), None), m.Emit):
-        assert house.turn(sealed)
-    owing = audited(house, first.next)
-    assert (owing.verdict, dict(owing.looked_closer)) == ("exact", {}), "what is owed is no loss"
-    house.done(remaking(house))
-    for proved in (first.next, owing.next, None):
-        found = audited(house, proved, finished=True)
-        assert (found.verdict, dict(found.looked_closer)) == ("exact", {})
-    last = house.sent()[-1]
-    log = house.broker.partitions[house.source("out")]
-    house.broker.partitions[house.source("out")] = (*log[:-1], last._replace(key=b"other"))
-    assert [one.kind for one in audited(house, first.next).findings] == [Kind.REMADE]
 
 
 @pytest.mark.parametrize("entries_ms", [0, None])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -12,19 +13,23 @@ from dedup.errors import InvalidUsage
 from dedup.model import Slot
 from delivery import Delivery, Record
 from delivery.batch import Row, Rows
+from delivery.checker import Kind
 from delivery.life.change import Change
 from delivery.life.rename import rename
 from delivery.life.reset import Begin, reset
 from delivery.life.undertaking import Hands
+from delivery.operate.auditing import Audited, Terms, audit
 from delivery.operate.cautions import of_stage
 from delivery.operate.differing import differences
 from delivery.operate.explaining import explain
 from delivery.operate.logs import Cluster
 from delivery.operate.lookup import look_up_offset
 from delivery.operate.planning import Load, plan_of
+from delivery.operate.proving import Proved
 from delivery.operate.replaying import Window, surveyed
 from delivery.operate.verification import verify
 from delivery.outputs import content_digest
+from delivery.protocol import messages as m
 from delivery.protocol.rest import rest_of
 from tests.unit.house import LANE, House, seals
 from tests.unit.life_kit import hands
@@ -101,6 +106,33 @@ def test_the_catalog_is_in_order_and_there_is_nothing_to_collect(house):
     assert sizes == [3]
     assert verify(house.store, [LANE]).findings == ()
     assert house.proved() == []
+
+
+def audited(house: House, proved: Proved | None = None, **terms: Any) -> Audited:
+    cluster = Cluster(MemoryClient(house.broker))
+    return audit(house.catalog(), cluster, [LANE], Terms(**terms), proved=proved)
+
+
+def test_what_is_made_again_is_proved_without_a_closer_look(house: House) -> None:
+    """By the digests in the seals, held against what is in the topic."""
+    house.write(*"abcab")
+    house.done(remaking(house), cut=2)
+    first = audited(house)
+    house.write(*"defa")
+    sealed = remaking(house)
+    house.begin(sealed)
+    while not isinstance(next(iter(sealed.state.todo), None), m.Emit):
+        assert house.turn(sealed)
+    owing = audited(house, first.next)
+    assert (owing.verdict, dict(owing.looked_closer)) == ("exact", {}), "what is owed is no loss"
+    house.done(remaking(house))
+    for proved in (first.next, owing.next, None):
+        found = audited(house, proved, finished=True)
+        assert (found.verdict, dict(found.looked_closer)) == ("exact", {})
+    last = house.sent()[-1]
+    log = house.broker.partitions[house.source("out")]
+    house.broker.partitions[house.source("out")] = (*log[:-1], last._replace(key=b"other"))
+    assert [one.kind for one in audited(house, first.next).findings] == [Kind.REMADE]
 
 
 def test_losers_are_compared_with_the_digest_in_the_recipe(house):

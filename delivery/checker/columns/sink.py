@@ -21,7 +21,7 @@ from delivery.checker.chunks import minted_ids
 from delivery.checker.columns.ground import Base, Doubt, Ground
 from delivery.checker.columns.listed import Inputs
 from delivery.checker.columns.same import ABSENT, Mask, among, distinct, firsts, in_order, matches
-from delivery.checker.columns.sent import Sent, by_topic, promises, sealed_of, sent_by
+from delivery.checker.columns.sent import Sent, by_topic, joined, promises, sealed_of, sent_by
 from delivery.checker.evidence import Kind
 from delivery.checker.rows import Book, kept_until, owner
 from delivery.header import NO_PARENT
@@ -46,7 +46,7 @@ def prove_sink(ground: Ground, book: Book, inputs: Inputs, base: Base | None) ->
     _check_versions(book, sent)
     _check_delivered(ground, book)
     once = sent.rows(firsts(sent.name) == np.arange(len(sent)))
-    _check_acknowledged(book, sent, once, stored_rows, gone, recipes)
+    _check_acknowledged(book, sent, once, stored_rows, gone=gone, recipes=recipes)
     return once
 
 
@@ -255,6 +255,7 @@ def _check_acknowledged(
     sent: Sent,
     once: Sent,
     rows: Sent,
+    *,
     gone: dict[int, Seal],
     recipes: dict[int, bytes],
 ) -> None:
