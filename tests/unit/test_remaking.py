@@ -90,6 +90,33 @@ def test_a_bundle_with_a_failed_call_or_a_dead_letter_stores_its_rows(house):
     assert house.proved() == []
 
 
+def test_a_bundle_that_tells_of_repeats_stores_its_rows(house):
+    house.broker.create("again")
+    house.write(*"abca")
+    policy = Policy(deterministic=True, duplicate_edge=1)
+    house.done(remaking(house, writes=("out", "again"), policy=policy), cut=2)
+    assert [seal.outputs.rows for seal in seals(house)] == [0, 3, 2]
+    assert stored(house) == [2], "the code makes nothing of a repeat"
+    assert len(house.sent("again")) == 1
+    assert house.proved() == []
+
+
+def test_a_bundle_with_a_record_that_has_no_name_stores_its_rows(house):
+    house.broker.create("dead")
+    house.write(*"abcd")
+
+    def named(record):
+        if record.value == b"b":
+            raise ValueError("no name")
+        return record.value
+
+    policy = Policy(deterministic=True, dead_letter_edge=1)
+    house.done(remaking(house, writes=("out", "dead"), policy=policy, id_from=named), cut=2)
+    assert [seal.outputs.rows for seal in seals(house)] == [0, 2, 2]
+    assert stored(house) == [2]
+    assert len(house.sent("dead")) == 1
+
+
 def refused(house: House, call=priced, **more: Any) -> BaseException | None:
     """Run a process that must break before it has sent anything or written a row."""
     with house.untouched():
