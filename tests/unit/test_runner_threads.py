@@ -116,6 +116,6 @@ def test_without_dead_letters_a_record_that_fails_among_others_stops_the_stage(h
 def test_whole_batches_and_calls_at_once_exclude_each_other():
     d = Delivery(catalog="memory:", kafka="nowhere:9092")
     with pytest.raises(InvalidUsage, match="nothing was started"):
-        d.stage(reads="in", writes="out", batch=True, threads=2)
+        d.stage(reads="in", writes="out", batch=True, threads=2)(len)
     d.stage(reads="in", writes="out", threads=3)(len)
     assert [spec.threads for spec in d.stages] == [3]
