@@ -158,7 +158,7 @@ class LaneRunner:
         """Do what the core asks and return the answer; None where it wants none."""
         try:
             return self._PERFORM[type(instruction)](self, instruction)
-        except DeliveryError as error:
+        except (DeliveryError, StoppedByRecordError) as error:
             # What could be answered was answered; the rest stops this lane in this process. The
             # first error says why; what fails behind it may only be its echo.
             self.state.error = self.state.error or error
@@ -229,19 +229,15 @@ class LaneRunner:
             return None
         edge = self._policy.duplicate_edge
         repeats = work.verdicts.repeats if edge is not None else ()
-        try:
-            work.rows, work.dead_letters = execute(
-                work.verdicts.picks,
-                stage=self._stage,
-                policy=self._policy,
-                emitter=self._emitter,
-                kept=work.verdicts.raw_ids() if self._policy.keep_ids else None,
-                besides=[(told(one, self.name, edge or 0), one.record) for one in repeats],
-                pool=self._pool,
-            )
-        except StoppedByRecordError as error:
-            self.state.error = self.state.error or error
-            return m.Broke(str(error))
+        work.rows, work.dead_letters = execute(
+            work.verdicts.picks,
+            stage=self._stage,
+            policy=self._policy,
+            emitter=self._emitter,
+            kept=work.verdicts.raw_ids() if self._policy.keep_ids else None,
+            besides=[(told(one, self.name, edge or 0), one.record) for one in repeats],
+            pool=self._pool,
+        )
         return m.Ran(run.ticket)
 
     def _store(self, store: m.Store) -> m.Event | None:
