@@ -47,7 +47,7 @@ def declared(told: dict[str, str]) -> Delivery:
     stage = delivery.stage(
         reads=told["reads"],
         writes=told["writes"],
-        name="remade",
+        name=told.get("name", "remade"),
         id_from="header:id",
         code=told.get("code", "v1"),
         deterministic=True,

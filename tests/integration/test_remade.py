@@ -125,6 +125,24 @@ def test_a_stage_that_is_not_deterministic_is_caught_before_anything_is_sent(
     assert bench.records(told["writes"]) == []
 
 
+def test_a_stage_of_another_name_goes_on_where_outputs_cannot_be_made(bench, told, tmp_path):
+    """As the error says: seeded with what came before, it takes what was sealed and never sent."""
+    bench.work()
+    bench.publish(told["reads"], named(0, "f", "a", "g"))
+    killed(told | {"call": "drawn"}, SEALED_NOT_EMITTED, tmp_path)
+    bench.delivery = declared(told | {"call": "drawn"})
+    with pytest.raises(Corrupt, match="offsets 7 to 10 of partition 0"):
+        bench.work()
+    bench.delivery = declared(told | {"name": "again"})
+    bench.delivery.seed("again", topic=told["reads"], start={0: 7, 1: 3})
+    bench.work()
+    assert sorted(record.value for record in bench.records(told["writes"])) == sorted(
+        b"%d of value of %s" % (part, name)
+        for part in range(2)
+        for name in (b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"x", b"y")
+    )
+
+
 def test_changed_code_waits_until_the_code_of_before_has_delivered(bench, told, tmp_path):
     killed(told, SEALED_NOT_EMITTED, tmp_path)
     bench.delivery = declared(told | {"code": "v2"})
