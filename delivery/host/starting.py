@@ -34,7 +34,8 @@ __all__ = ["REKEYED_PARTITIONS", "prepare", "topics_of"]
 
 #: Partitions of an internal topic that records are re-keyed into; frozen for ever once it is made.
 REKEYED_PARTITIONS = 8
-CLEANUP = "cleanup.policy"
+#: Which setting of a topic says that Kafka takes records away that are not old.
+_CLEANUP = "cleanup.policy"
 
 
 def prepare(plan: Plan, *, create_topics: bool = False) -> dict[str, Topic]:
@@ -82,7 +83,7 @@ def prepare(plan: Plan, *, create_topics: bool = False) -> dict[str, Topic]:
 def _refuse_compacted(client: Client, stages: Sequence[StageSpec]) -> None:
     """Refuse a deterministic stage whose input may lose records that it has sealed."""
     for spec in stages:
-        if spec.deterministic and "compact" in client.settings_of(spec.reads).get(CLEANUP, ""):
+        if spec.deterministic and "compact" in client.settings_of(spec.reads).get(_CLEANUP, ""):
             raise InvalidUsage(
                 "start a pipeline",
                 f"stage {spec.name}, which reads {spec.reads}",
