@@ -79,6 +79,11 @@ class Rest:
             return (
                 "a newer release put it to rest, and this one cannot read why: install that release"
             )
+        if self.kind in (Kind.MOVED, Kind.COPIED):
+            return self._of_another_catalog(words)
+        return self._of_its_stage(words)
+
+    def _of_its_stage(self, words: dict[str, str]) -> str:
         if self.kind is Kind.UNDER_WAY:
             return (
                 f"`delivery stage {self.verb}` was begun on its stage and is not finished: run "
@@ -104,16 +109,7 @@ class Rest:
             "`delivery stage reset` to begin it anew"
         )
 
-    def _busy(self, words: dict[str, str]) -> str:
-        if self == _NEWER:
-            return (
-                "a newer release put it to rest, and this one cannot read why: install that release"
-            )
-        if self.kind is Kind.UNDER_WAY:
-            return (
-                f"`delivery stage {self.verb}` was begun on its stage and is not finished: run "
-                "the same again, and it finishes"
-            )
+    def _of_another_catalog(self, words: dict[str, str]) -> str:
         if self.kind is Kind.MOVED:
             return f"its catalog was moved, and it goes on in {words.get('to', '?')}: open that one"
         return (

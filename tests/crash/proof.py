@@ -59,10 +59,6 @@ def page(record: list[dict[str, Any]], today: dt.date) -> str:
         f"{len(mutants)} sabotages, each of one rule; for each the explorer found a plan anew that "
         "breaks the promise. The plans are kept in `tests/crash/plans.txt`."
     )
-    asked = (
-        "A filter file filled to its capacity through several writers, and asked for every id by "
-        "other processes: it denies none. Of strangers it lets through the share that stands there."
-    )
     others = (
         "Real processes, killed on every store and under Spark, put to sleep and woken; filters and "
         "runs under as many ids as a month has."
@@ -89,18 +85,7 @@ def page(record: list[dict[str, Any]], today: dt.date) -> str:
         "",
         sabotaged,
         "",
-        "## No id is ever denied",
-        "",
-        asked,
-        "",
-        "| filter | ids | denied | strangers asked for | let through | seconds |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
-        *(
-            f"| {entry['engine']}{', with a key' * entry['keyed']} | {entry['ids']:,} | 0 | "
-            f"{entry['strangers']:,} | {entry['hits'] / entry['strangers']:.3%} | {entry['seconds']} |"
-            for entry in sorted(filters, key=lambda entry: (entry["engine"], entry["keyed"]))
-        ),
-        "",
+        *_denied(filters),
         "## What else takes long",
         "",
         others,
@@ -114,6 +99,28 @@ def page(record: list[dict[str, Any]], today: dt.date) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _denied(filters: list[dict[str, Any]]) -> list[str]:
+    """Return the part of the page about filters."""
+    asked = (
+        "A filter file filled to its capacity through several writers, and asked for every id by "
+        "other processes: it denies none. Of strangers it lets through the share that stands there."
+    )
+    return [
+        "## No id is ever denied",
+        "",
+        asked,
+        "",
+        "| filter | ids | denied | strangers asked for | let through | seconds |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        *(
+            f"| {entry['engine']}{', with a key' * entry['keyed']} | {entry['ids']:,} | 0 | "
+            f"{entry['strangers']:,} | {entry['hits'] / entry['strangers']:.3%} | {entry['seconds']} |"
+            for entry in sorted(filters, key=lambda entry: (entry["engine"], entry["keyed"]))
+        ),
+        "",
+    ]
 
 
 def lacking(text: str) -> list[str]:
