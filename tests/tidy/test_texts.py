@@ -71,3 +71,18 @@ def test_the_change_log_speaks_of_this_version(documents, project):
     version = project["project"]["version"]
     entry = documents["CHANGELOG.md"].partition(f"\n## {version}")[2].partition("\n## ")[0]
     assert re.search(r"^- \w", entry, re.MULTILINE), f"CHANGELOG.md says nothing below ## {version}"
+
+
+def test_every_decision_has_a_number_of_its_own_and_is_listed(documents):
+    notes = {
+        name.removeprefix("docs/"): text.partition("\n")[0].removeprefix("# ")
+        for name, text in documents.items()
+        if re.match(r"docs/design/\d", name)
+    }
+    listed = re.findall(
+        r"^- \[(\d{4} .*)\]\((design/.*)\)$", documents["docs/ARCHITECTURE.md"], re.M
+    )
+    assert [(title, name) for name, title in sorted(notes.items())] == listed
+    numbers = [name.partition("/")[2][:4] for name in sorted(notes)]
+    assert numbers == [f"{number:04}" for number in range(1, len(notes) + 1)]
+    assert [name for name, title in notes.items() if f"/{title[:4]}-" not in name] == []
