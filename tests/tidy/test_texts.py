@@ -80,7 +80,7 @@ def test_every_decision_has_a_number_of_its_own_and_is_listed(documents):
         if re.match(r"docs/design/\d", name)
     }
     listed = re.findall(
-        r"^- \[(\d{4} .*)\]\((design/.*)\)$", documents["docs/ARCHITECTURE.md"], re.M
+        r"^- \[(\d{4} .*)\]\((design/.*)\)$", documents["docs/ARCHITECTURE.md"], re.MULTILINE
     )
     assert [(title, name) for name, title in sorted(notes.items())] == listed
     numbers = [name.partition("/")[2][:4] for name in sorted(notes)]
