@@ -101,7 +101,15 @@ class Life:
         duplicates: bool = False,
         perform: bool = False,
     ) -> Change:
-        """Let a stage deduplicate otherwise; see `delivery.life.dedup`."""
+        """Let a stage deduplicate otherwise; see `delivery.life.dedup`.
+
+        Args:
+            stage: "stage" or "pipeline/stage".
+            to: "partition" or "topic", as its declaration says from now on.
+            dead_letters: whether it is declared with dead letters; what re-keys for it has the same.
+            duplicates: whether it is declared with a topic of duplicates; likewise.
+            perform: whether it is done.
+        """
         with self._hands() as (hands, client):
 
             def make(name: str) -> Topic:

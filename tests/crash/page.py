@@ -23,6 +23,7 @@ from delivery.protocol.state import Phase, Step
 from tests.crash import worlds
 from tests.crash.mutants import MUTANTS
 from tests.crash.worlds import WORLDS, Pinned
+from tests.generated import filled
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
 COMMAND = "python -m tests.crash.page"
@@ -284,12 +285,7 @@ PARTS = {
 
 def rendered(page: str) -> str:
     """Return the page with every generated part as the code has it now."""
-    for name, part in PARTS.items():
-        begin, end = f"<!-- generated: {name} -->\n", "<!-- end of generated -->"
-        before, found, rest = page.partition(begin)
-        assert found, f"docs/protocol.md has no place for the generated part {name!r}"
-        page = before + begin + part() + end + rest.partition(end)[2]
-    return page
+    return filled(page, PARTS)
 
 
 def _table(heads: list[str], rows: list[list[str]]) -> str:
