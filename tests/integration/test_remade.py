@@ -21,9 +21,10 @@ from dedup.catalog.open import open_catalog
 from dedup.catalog.store import Blob
 from dedup.errors import Corrupt, InvalidUsage
 from delivery.kafka.opening import open_client
-from delivery.kafka.port import TopicSettings
+from delivery.kafka.port import TopicSettings, awaited
 from delivery.points import MID_EMIT, SEALED_NOT_EMITTED
 from tests.integration.remade_child import declared
+from tests.integration.resident_kit import until
 from tests.integration.work_kit import Bench, named
 
 PROGRAM = Path(__file__).with_name("remade_child.py")
@@ -164,6 +165,8 @@ def test_an_output_topic_that_grew_meanwhile_gets_what_was_sealed_where_it_was_m
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     (grown,) = admin.create_partitions([NewPartitions(told["writes"], 7)]).values()
     grown.result()
+    # A worker waits for partitions that nobody leads yet by being started again; this one is not.
+    until(lambda: awaited(bench.client, told["writes"]).partitions == 7)
     bench.work()
     copies = defaultdict(set)
     for record in bench.records(told["writes"]):
