@@ -1,6 +1,7 @@
 """What a stage is, as every process that runs lanes of it is told.
 
-What it is: `StageSpec` and `Plan`, frozen and picklable, how lanes are named, windows as users say them.
+What it is: `StageSpec` and `Plan`, frozen and picklable, how lanes are named, windows as users say
+them, and `rooted`, by which a plan means the same everywhere.
 What it must not know: Spark, clients, catalogs.
 
 Invariants:
@@ -12,8 +13,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Literal
 
 from dedup.errors import InvalidUsage
@@ -36,6 +38,8 @@ _UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 #: Sinks beside Kafka, by the scheme of their URLs.
 SINKS = ("files", "cassandra")
+#: What is named by a path, by the scheme of its URL.
+_PATHS = ("files", "sqlite")
 
 #: What becomes of a repeat whose payload is not that of the record it repeats.
 Conflicts = Literal["count", "ignore", "error"]
@@ -229,3 +233,32 @@ class Plan:
     stages: tuple[StageSpec, ...] = ()
     home: str | None = None
     filters: Filters = field(default_factory=Filters)
+
+
+def rooted(plan: Plan) -> Plan:
+    """Return a plan whose paths mean the same in every process: Spark's each stand elsewhere."""
+    home = plan.home and _absolute(plan.home)  # none said, or "": none that is shared
+    stages = tuple(map(_rooted, plan.stages))
+    return replace(plan, catalog=_rooted_url(plan.catalog), home=home, stages=stages)
+
+
+def _rooted(spec: StageSpec) -> StageSpec:
+    return replace(
+        spec,
+        writes=tuple(map(_rooted_url, spec.writes)),
+        duplicates=spec.duplicates and _rooted_url(spec.duplicates),
+        dead_letters=spec.dead_letters and _rooted_url(spec.dead_letters),
+    )
+
+
+def _rooted_url(url: str) -> str:
+    scheme, colon, rest = url.partition(":")
+    if scheme not in _PATHS or not colon:
+        return url
+    # Of what follows a path nothing is one; SQLite's URLs have nothing behind theirs.
+    path, mark, options = rest.partition("?") if scheme == "files" else (rest, "", "")
+    return f"{scheme}:{_absolute(path)}{mark}{options}"
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).absolute()) if path else path  # who opens none refuses it

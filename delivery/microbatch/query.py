@@ -56,7 +56,7 @@ class MicroBatchQuery:
         self.name = str(options.name)
         self._plan = plan
         self._home = tempfile.mkdtemp(prefix="delivery-home-") if plan.home is None else None
-        home = plan.home or str(self._home)
+        home = str(self._home) if plan.home is None else plan.home
         self._streams = [
             StageStream(alone(plan, spec, home), spark, options, self._told)
             for spec in downstream(plan.stages)

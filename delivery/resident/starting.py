@@ -5,18 +5,17 @@ What it must not know: what happens after.
 
 Invariants:
     What cannot work is refused before anything is read, written or submitted.
-    What goes to executors means the same there: a relative path of a catalog is made absolute.
+    What goes to executors means the same there: relative paths are made absolute here.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dedup.catalog.open import without_user
 from dedup.errors import InvalidUsage
-from delivery.host.spec import Plan
+from delivery.host.spec import Plan, rooted
 from delivery.host.starting import prepare
 from delivery.resident import cluster
 from delivery.resident.options import Options
@@ -79,18 +78,14 @@ def placed(plan: Plan, spark: SparkSession) -> Plan:
             "each task would have a catalog of its own, and they must share one; nothing was "
             "started: use sqlite:PATH on one machine, cassandra://... on several",
         )
-    if not plan.catalog.startswith(_SQLITE):
-        return plan
-    if cluster.spans_machines(str(spark.sparkContext.master)):
+    if plan.catalog.startswith(_SQLITE) and cluster.spans_machines(str(spark.sparkContext.master)):
         raise InvalidUsage(
             "start a pipeline",
             f"{without_user(plan.catalog)} on {spark.sparkContext.master}",
             "SQLite serves one machine, and executors may run on others, each with a file of its "
             "own; nothing was started: use cassandra://..., or a local master",
         )
-    path = Path(plan.catalog.removeprefix(_SQLITE)).absolute()
-    home = None if plan.home is None else str(Path(plan.home).absolute())
-    return replace(plan, catalog=f"{_SQLITE}{path}", home=home)
+    return rooted(plan)
 
 
 def refuse_what_does_not_travel(plan: Plan) -> None:
