@@ -187,9 +187,11 @@ class LaneRunner:
 
     def _start(self, start: m.Start) -> m.Event:
         ref = HeadRef(Incarnation(self._fresh()), 0, Attempt(self._fresh()))
+        begun_ms = self._clock.now_ms()
         head = Head(
             ref=ref,
             frontier=start.frontier,
+            minted_at_ms=begun_ms,
             topics=tuple((name, TopicId(topic)) for name, topic in start.topics),
             writes=self._emitter.writes,
         )
@@ -197,7 +199,7 @@ class LaneRunner:
             ref=ref,
             start=start.frontier,
             end=start.frontier,
-            minted_at_ms=0,
+            minted_at_ms=begun_ms,
             lane_time_ms=0,
             code=self._stage.code,
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dedup.errors import Unavailable
+from delivery.cli.durations import DURATION
 from delivery.cli.output import Output, verb
 from delivery.cli.tables import when
 from delivery.cli.watching import places, watching_options
@@ -27,14 +28,27 @@ _WORDS = {"exact": "PROTECTED", "degraded": "DEGRADED", "unknown": "UNKNOWN"}
     "if every stage is PROTECTED."
 )
 @watching_options
+@click.option(
+    "--window",
+    type=DURATION,
+    default="24h",
+    show_default=True,
+    help="The longest window of the stages: so long a topic that has grown takes something away.",
+)
 @verb
 def command(
-    out: Output, *, url: str, kafka: str | None, kafka_config: Path | None, client: str | None
+    out: Output,
+    *,
+    url: str,
+    kafka: str | None,
+    kafka_config: Path | None,
+    client: str | None,
+    window: int,
 ) -> None:
     """Say of each stage of the catalog at URL whether it is PROTECTED, and if not, why.
 
     It looks for what takes the promise away: records deleted before they were read, topics that
-    were replaced or have lost records, ids used twice, settings that let Kafka lose records. It is a
+    were replaced, have lost records or got partitions, ids used twice, settings that let Kafka lose records. It is a
     look, quick enough for every minute; the proof, record by record, is `delivery audit`. How
     servers are is what `delivery status` says. Exits with 0 if all is well, with 1 if a stage is
     DEGRADED, with 3 if one is UNKNOWN.
@@ -49,7 +63,8 @@ def command(
         tallies = Tallies()
         tallies.look(at.catalog, rows)
         doors = Doors(at.client) if at.client is not None else None
-        found = guarantee(rows, doors, tallies, settings_in(rows, doors))
+        settings = settings_in(rows, doors)
+        found = guarantee(rows, doors, tallies, settings, window_ms=window)
         where = at.catalog.store.url
     out.result("\n".join(_lines(found)), {"catalog": where} | found.document())
     if found.state == "degraded":
@@ -68,5 +83,6 @@ def _story(one: StageGuarantee) -> list[str]:
     since = f" since {when(one.since_ms)}" if one.since_ms is not None else ""
     lines = [f"{one.name}: {_WORDS[one.state]}{since}"]
     for reason in one.reasons:
-        lines += [f"  {reason.subject}: {reason.text}", f"    {reason.advice}"]
+        until = f" (until lane time {when(reason.until_ms)})" if reason.until_ms else ""
+        lines += [f"  {reason.subject}: {reason.text}{until}", f"    {reason.advice}"]
     return lines

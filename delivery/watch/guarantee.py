@@ -12,14 +12,16 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
 from dedup.errors import DeliveryError
+from dedup.expiry import WINDOW_MS_DEFAULT
 from dedup.model import LaneRow, Source, TopicId
 from delivery.operate.opening import database_of
+from delivery.watch.grown import grown
 from delivery.watch.rows import Rows, StageRows
 from delivery.watch.tally import Tallies
 from delivery.watch.waiting import Doors
@@ -47,6 +49,8 @@ class Kind(StrEnum):
     TOPIC_GONE = "topic-gone"
     #: A publisher used one id for two payloads: the second took no effect.
     CONFLICT = "conflict"
+    #: The input has got more partitions: repeats of a publisher may lie in another one.
+    PARTITIONS_GREW = "partitions-grew"
     #: A setting lets Kafka lose what it has acknowledged, or take records before they are read.
     SETTING = "setting"
     #: It was not looked at.
@@ -70,6 +74,7 @@ class Reason:
         since_ms: the earliest moment at which it may have begun; None: unknown.
         text: what happened and what it means for the data.
         advice: what to do.
+        until_ms: the lane time at which it is over by itself; None: it is not.
     """
 
     kind: Kind
@@ -77,6 +82,7 @@ class Reason:
     since_ms: int | None
     text: str
     advice: str
+    until_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +131,12 @@ def settings_in(rows: Rows, doors: Doors | None) -> dict[str, dict[str, str]]:
 
 
 def guarantee(
-    rows: Rows, doors: Doors | None, tallies: Tallies, settings: Mapping[str, Mapping[str, str]]
+    rows: Rows,
+    doors: Doors | None,
+    tallies: Tallies,
+    settings: Mapping[str, Mapping[str, str]],
+    *,
+    window_ms: int = WINDOW_MS_DEFAULT,
 ) -> Guarantee:
     """Say of every stage whether it keeps its promise.
 
@@ -134,8 +145,17 @@ def guarantee(
         doors: Kafka; None: it was not asked, and nothing is said to be exact.
         tallies: the seals that could be read.
         settings: of topics, by their names.
+        window_ms: the longest window of the stages; no catalog knows it.
     """
-    stages = tuple(_stage(one, doors, tallies, settings) for one in rows.stages)
+    stages = tuple(
+        _stage(
+            one,
+            doors,
+            settings,
+            [*_conflicts(one, tallies), *_grown(rows, one, doors, tallies, window_ms)],
+        )
+        for one in rows.stages
+    )
     states = {one.state for one in stages}
     worst = next(
         (one for one in (State.DEGRADED, State.UNKNOWN) if one in states),
@@ -147,10 +167,10 @@ def guarantee(
 def _stage(
     stage: StageRows,
     doors: Doors | None,
-    tallies: Tallies,
     settings: Mapping[str, Mapping[str, str]],
+    sealed: Iterable[Reason],
 ) -> StageGuarantee:
-    reasons = [*_conflicts(stage, tallies), *_elsewhere(stage)]
+    reasons = [*sealed, *_elsewhere(stage)]
     if doors is None:
         reasons.append(
             Reason(
@@ -193,6 +213,24 @@ def _conflicts(stage: StageRows, tallies: Tallies) -> Iterator[Reason]:
                 advice="let the publisher give every record an id of its own, or say "
                 'conflicts="ignore" if that is meant',
             )
+
+
+def _grown(
+    rows: Rows, stage: StageRows, doors: Doors | None, tallies: Tallies, window_ms: int
+) -> Iterator[Reason]:
+    for one in grown(rows, stage, doors, tallies, window_ms):
+        numbers = ", ".join(map(str, one.partitions))
+        yield Reason(
+            kind=Kind.PARTITIONS_GREW,
+            subject=rows.topic(one.topic),
+            since_ms=one.since_ms,
+            until_ms=one.until_ms,
+            text=f"partitions appeared ({numbers}), so keys have moved: what a publisher repeats may "
+            "lie in another partition than the record it repeats, whose lane does not know it, and "
+            "takes effect again",
+            advice="it is over once every lane has read on for a window; deduplicate the whole topic "
+            'before it grows again (dedup="topic"). Stages without id_from lose nothing by it',
+        )
 
 
 def _elsewhere(stage: StageRows) -> Iterator[Reason]:

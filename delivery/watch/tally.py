@@ -72,6 +72,8 @@ class Tally:
         delays: seconds from the newest record's timestamp to the seal, likewise.
         before: the sums of what was there at the first look.
         conflict_ms: when the first conflict was sealed that could be read; None: there was none.
+        begun_ms: when the lane began; None: it is not known any more.
+        first_ms: when its first bundle was sealed; None: none was, or it is not known any more.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -79,6 +81,8 @@ class Tally:
     delays: Histogram = field(default_factory=lambda: Histogram(DELAY_BOUNDS))
     before: Counter[str] = field(default_factory=Counter)
     conflict_ms: int | None = None
+    begun_ms: int | None = None
+    first_ms: int | None = None
 
     def add(self, seal: Seal, *, first: bool) -> None:
         """Add a seal, to what was there before if this is the `first` look."""
@@ -111,6 +115,8 @@ class Tallies:
             first = tally is None
             if tally is None:
                 tally = self.lanes[lane] = Tally()
+            if not self._read.get(lane, (None, 0))[1]:
+                tally.begun_ms, tally.first_ms = _beginning(catalog, lane, row)
             head = row.head.ref
             incarnation, seq = self._read.get(lane, (head.incarnation, 0))
             if incarnation != head.incarnation:
@@ -128,3 +134,13 @@ def seals_of(catalog: Catalog, lane: str, row: LaneRow, first: int = 1) -> Itera
     for incarnation, low, high in row.head.runs(first, row.head.ref.seq):
         for at in range(low, high + 1, PAGE_SEALS):
             yield from catalog.seals(lane, incarnation, at, min(high, at + PAGE_SEALS - 1))
+
+
+def _beginning(catalog: Catalog, lane: str, row: LaneRow) -> tuple[int | None, int | None]:
+    """Return when a lane was begun and when its first bundle was sealed, as far as both are kept."""
+    found = {
+        seal.ref.seq: seal.minted_at_ms
+        for incarnation, low, high in row.head.runs(0, min(1, row.head.ref.seq))
+        for seal in catalog.seals(lane, incarnation, low, high)
+    }
+    return found.get(0) or None, found.get(1)
