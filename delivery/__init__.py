@@ -21,6 +21,7 @@ from dedup.errors import (
 if TYPE_CHECKING:
     from dedup.filters import Filters
     from delivery.api import Delivery
+    from delivery.query import stop_on_signal
     from delivery.records import Output, Record
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "Output",
     "Record",
     "Unavailable",
+    "stop_on_signal",
 ]
 
 #: Where the other names are.
@@ -41,6 +43,7 @@ _HOMES = {
     "Delivery": "delivery.api",
     "Filters": "dedup.filters",
     **dict.fromkeys(("Output", "Record"), "delivery.records"),
+    "stop_on_signal": "delivery.query",
 }
 
 

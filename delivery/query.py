@@ -1,6 +1,6 @@
 """What `Delivery.start` returns, whatever the engine: it looks like a StreamingQuery.
 
-What it is: the protocol, and the error of a query that failed.
+What it is: the protocol, and `stop_on_signal`.
 What it must not know: any engine.
 
 Invariants:
@@ -10,7 +10,13 @@ Invariants:
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+from types import FrameType
 from typing import Any, Protocol
+
+__all__ = ["Query", "stop_on_signal"]
 
 
 class Query(Protocol):
@@ -43,3 +49,29 @@ class Query(Protocol):
 
     def processAllAvailable(self) -> None:  # noqa: N802 - as PySpark spells it
         """Wait until everything that was in the input topics when this was called is delivered."""
+
+
+def stop_on_signal(query: Query, *signals: signal.Signals) -> None:
+    """Let SIGTERM and SIGINT end a query as `stop` does; a second one ends the process at once.
+
+    To be called in the main thread, after the query was started.
+
+    Args:
+        query: what is stopped.
+        signals: which; by default SIGTERM and SIGINT.
+    """
+    chosen = signals or (signal.SIGTERM, signal.SIGINT)
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        for one in chosen:
+            signal.signal(one, _at_once)
+        threading.Thread(target=query.stop, name=f"delivery-stop-{number}", daemon=True).start()
+
+    for one in chosen:
+        signal.signal(one, end)
+
+
+def _at_once(number: int, _frame: FrameType | None) -> None:
+    """Die of the signal itself, so that whoever waits for the process sees why."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)

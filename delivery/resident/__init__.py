@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delivery.resident.query import ResidentQuery, StoppedError, stop_on_signal
+from delivery.resident.query import ResidentQuery, StoppedError
 from delivery.resident.starting import start
 
-__all__ = ["ResidentQuery", "StoppedError", "start", "stop_on_signal"]
+__all__ = ["ResidentQuery", "StoppedError", "start"]

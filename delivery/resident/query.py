@@ -1,6 +1,6 @@
 """What `Delivery.start(engine="resident")` returns.
 
-What it is: `ResidentQuery`, which looks like a StreamingQuery, and `stop_on_signal`.
+What it is: `ResidentQuery`, which looks like a StreamingQuery.
 What it must not know: how tasks are kept running.
 
 Invariants:
@@ -10,19 +10,15 @@ Invariants:
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
 import uuid
 from collections import deque
 from datetime import UTC, datetime
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from delivery.host.progress import Progress
 from delivery.host.spec import Plan
-from delivery.query import Query
 from delivery.resident.caught_up import wait_until_delivered
 from delivery.resident.line import Line
 from delivery.resident.options import CANCEL_SECONDS, RECENT_MAX, Options
@@ -33,7 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["ResidentQuery", "stop_on_signal"]
+__all__ = ["ResidentQuery"]
 
 
 class ResidentQuery:
@@ -168,29 +164,3 @@ def _document(progress: Progress, lanes: int) -> dict[str, Any]:
     for lane, lag in zip(document["lanes"], lags, strict=True):
         lane["lag"] = lag
     return document | {"lag": sum(known) if len(known) == lanes else None}
-
-
-def stop_on_signal(query: Query, *signals: signal.Signals) -> None:
-    """Let SIGTERM and SIGINT end a query as `stop` does; a second one ends the process at once.
-
-    To be called in the main thread, after the query was started.
-
-    Args:
-        query: what is stopped.
-        signals: which; by default SIGTERM and SIGINT.
-    """
-    chosen = signals or (signal.SIGTERM, signal.SIGINT)
-
-    def end(number: int, _frame: FrameType | None) -> None:
-        for one in chosen:
-            signal.signal(one, _at_once)
-        threading.Thread(target=query.stop, name=f"delivery-stop-{number}", daemon=True).start()
-
-    for one in chosen:
-        signal.signal(one, end)
-
-
-def _at_once(number: int, _frame: FrameType | None) -> None:
-    """Die of the signal itself, so that whoever waits for the process sees why."""
-    signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)

@@ -19,8 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from delivery import Delivery, Filters, Record
-from delivery.resident import stop_on_signal
+from delivery import Delivery, Filters, Record, stop_on_signal
 from delivery.spark import spark_session
 
 
