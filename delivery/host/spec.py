@@ -163,6 +163,11 @@ class StageSpec:
         """What the names of its lanes begin with."""
         return f"{self.pipeline}/{self.name}/"
 
+    @property
+    def group(self) -> str:
+        """The consumer group under which monitors see how far it is."""
+        return f"{self.pipeline}.{self.name}"
+
     def lane(self, source: Source) -> str:
         """Return the name of the lane that reads a partition."""
         return f"{self.prefix}{self.reads}-{source.partition}"

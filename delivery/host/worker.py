@@ -331,8 +331,7 @@ class Worker:
 
     def _consumer(self, spec: StageSpec) -> Consumer:
         if spec.name not in self._consumers:
-            group = f"{spec.pipeline}.{spec.name}"
-            self._consumers[spec.name] = self._client.consumer(group=group)
+            self._consumers[spec.name] = self._client.consumer(group=spec.group)
         return self._consumers[spec.name]
 
     def _reader(self, spec: StageSpec, source: Source) -> Reader:

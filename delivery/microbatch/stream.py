@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from dedup.errors import DeliveryError, Fenced, Indeterminate, InvalidUsage, Unavailable
 from delivery.host.ends import check
+from delivery.host.hints import Hints
 from delivery.host.spec import Plan, StageSpec
 from delivery.kafka.port import Topic
 from delivery.microbatch import options as bounds
@@ -65,6 +66,7 @@ class _Run:
     name: str
     checkpoint: Checkpoint
     ports: Ports
+    hints: Hints
     start: dict[int, int]
 
 
@@ -129,7 +131,8 @@ class StageStream:
         checkpoint = checkpoint_at(f"{root.rstrip('/')}/{name}", self._spark)
         with closing(Ports(self.plan)) as ports:
             topic = self._topic(ports)
-            run = _Run(name, checkpoint, ports, self._walk(ports, topic))
+            hints = Hints(ports.client, self.spec.group)
+            run = _Run(name, checkpoint, ports, hints, self._walk(ports, topic))
             try:
                 self._stream(run)
             finally:
@@ -236,6 +239,10 @@ class StageStream:
         # Ranges without a record: markers of transactions, or what compaction left of them.
         reports += finish_lanes(job, run.ports, silent)
         self._told(self.spec, reports, self._ends(run.ports, topic))
+        ends = {partition: end for partition, (_, end) in ranges.items()}
+        # Another driver may have gone further.
+        further = {one["partition"]: one["done"]["frontier"] for one in reports}
+        run.hints.tell(name, ends | further)
 
     def _ends(self, ports: Ports, topic: Topic) -> dict[int, int]:
         """Return the ends of the logs just now; none if nobody answers: they only show the lag."""

@@ -28,6 +28,7 @@ from delivery.host.adapters import open_reader, open_topics
 from delivery.host.clock import SystemClock
 from delivery.host.counters import Counters
 from delivery.host.ends import ended
+from delivery.host.hints import Hints
 from delivery.host.outdated import refuse_outdated
 from delivery.host.senders import Senders, Writers
 from delivery.kafka.opening import open_client
@@ -110,6 +111,7 @@ class StageDriver:
         #: Whether the plan of the batch under way has run.
         self._asked = False
         self._client = open_client(plan.kafka, plan.options, plan.client)
+        self._hints = Hints(self._client, spec.group)
         self._bench = Bench(plan, spec, self.lane)
         self._catalog = self._bench.catalog
         self._outputs = outputs
@@ -209,6 +211,9 @@ class StageDriver:
         else:
             self._enter_again(planned)
         self._drain()
+        for name, topic in self._wrapped.topics.items():
+            ends = {s.partition: offset for s, offset in planned.end if s.topic == topic.id}
+            self._hints.tell(name, ends)
         return difference(self.counters, before)
 
     def _planned(self, number: int) -> _Batch:

@@ -8,9 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from confluent_kafka import Consumer as ConfluentConsumer
+from confluent_kafka import TopicPartition
 
 from dedup.model import Source
 from delivery.batch import Emissions
+from delivery.kafka.opening import open_client
 from delivery.kafka.port import Consumer, Fetched
 from delivery.records import Headers
 
@@ -81,3 +84,18 @@ def take(drained: Drained, fetched: Iterable[Fetched]) -> None:
         rows = zip(offsets, batch.keys, batch.values, headers, strict=True)
         drained.rows.setdefault(one.source, []).extend(rows)
         drained.positions[one.source] = one.position
+
+
+def lag_seen(kafka: str, group: str, topic: str) -> dict[int, int]:
+    """Return what a monitor takes for a group's lag, by partition."""
+    with open_client(kafka) as client:
+        found = client.describe([topic])[topic]
+        ends = client.bounds(topic, found.sources).high
+    monitor = ConfluentConsumer({"bootstrap.servers": kafka, "group.id": group})
+    parts = [TopicPartition(topic, source.partition) for source in found.sources]
+    seen = monitor.committed(parts, ARRIVAL_SECONDS_MAX)
+    monitor.close()
+    return {
+        part.partition: (ends.at(Source(found.id, part.partition)) or 0) - part.offset
+        for part in seen
+    }

@@ -14,7 +14,8 @@ import pytest
 from delivery import Delivery
 from delivery.points import ACKNOWLEDGED, POINTS, STORED_NOT_SEALED
 from delivery.services.kafka import Kafka
-from tests.integration.wrap_kit import FIRST, WINDOW_SECONDS, Job, closing, traffic
+from tests.integration.kafka_kit import lag_seen
+from tests.integration.wrap_kit import FIRST, PARTITIONS, WINDOW_SECONDS, Job, closing, traffic
 
 RECORDS = 200
 
@@ -93,6 +94,8 @@ def test_a_job_without_state_needs_no_memory_of_spark_s(make: Callable[[str], Jo
     assert not job.checkpoint.exists(), "it has one of its own at each start"
     job.send(traffic(RECORDS, 2 * RECORDS))
     job.run()
+    lags = lag_seen(job.kafka, f"{job.name}.report", f"{job.name}.in")
+    assert lags == dict.fromkeys(range(PARTITIONS), 0)
     job.prove()
     each_once(job, 2 * RECORDS)
 
