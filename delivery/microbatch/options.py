@@ -45,6 +45,7 @@ class Options:
         source: further options of Spark's Kafka source, such as maxOffsetsPerTrigger.
         create_topics: whether output topics that are missing are created, each with as many
             partitions as its stage's input has.
+        live: whether to show a line with the progress; None: if standard error is a terminal.
         name: of the query; by default the pipeline's.
     """
 
@@ -52,6 +53,7 @@ class Options:
     trigger: Mapping[str, Any] | None = None
     source: Mapping[str, Any] = field(default_factory=dict)
     create_topics: bool = False
+    live: bool | None = None
     name: str | None = None
 
     def __post_init__(self) -> None:

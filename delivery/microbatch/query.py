@@ -27,6 +27,7 @@ from delivery.host.spec import Plan, StageSpec
 from delivery.microbatch.options import RECENT_MAX, Options
 from delivery.microbatch.stream import StageStream, alone
 from delivery.resident.caught_up import downstream, wait_until_delivered
+from delivery.resident.line import Beat, Line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,6 +69,7 @@ class MicroBatchQuery:
         self._moments = dict.fromkeys(self._counters, time.monotonic())
         self._failure: Exception | None = None
         self._ended = threading.Event()
+        self._beat = Beat(Line(self.name, wanted=options.live), self._seen)
         groups = [self._streams] if options.bounded else [[one] for one in self._streams]
         self._threads = [
             InheritableThread(target=self._run, args=(group,), name="delivery-stage", daemon=True)
@@ -92,6 +94,7 @@ class MicroBatchQuery:
             if last:
                 if self._home is not None:
                     shutil.rmtree(self._home, ignore_errors=True)
+                self._beat.end()
                 self._ended.set()
 
     def _stop_streams(self) -> None:
@@ -115,12 +118,15 @@ class MicroBatchQuery:
         """What it is doing just now, in words and numbers."""
         with self._turn:
             lags = [lane.lag for lane in self._lanes.values()]
-        messages = {stream.spec.name: stream.message for stream in self._streams}
         return {
-            "message": "; ".join(f"{name}: {text}" for name, text in messages.items()),
+            "message": self._message,
             "isDataAvailable": any(lag is None or lag > 0 for lag in lags),
             "isTriggerActive": self.isActive and any(query.isActive for query in self.queries),
         }
+
+    @property
+    def _message(self) -> str:
+        return "; ".join(f"{stream.spec.name}: {stream.message}" for stream in self._streams)
 
     @property
     def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802 - as PySpark spells it
@@ -183,14 +189,30 @@ class MicroBatchQuery:
             self._counters[spec.name].add(batch)
             self._recent.append(self._document(spec, batch))
 
+    def _seen(self) -> dict[str, Any]:
+        """Return what the live line shows; the lag is unknown until every stage was heard of."""
+        with self._turn:
+            lanes = list(self._lanes.values())
+            total = self._total()
+        lags = [lane.lag for lane in lanes if lane.lag is not None]
+        heard = len({lane.stage for lane in lanes}) == len(self._streams)
+        return {
+            "counters": total.document(),
+            "lag": sum(lags) if heard and len(lags) == len(lanes) else None,
+            "message": self._message,
+        }
+
+    def _total(self) -> Counters:
+        total = Counters()
+        for counters in self._counters.values():
+            total.add(counters)
+        return total
+
     def _document(self, spec: StageSpec, batch: Counters) -> dict[str, Any]:
         now = time.monotonic()
         seconds = max(now - self._moments[spec.name], 1e-3)
         self._moments[spec.name] = now
-        total = Counters()
-        for counters in self._counters.values():
-            total.add(counters)
-        progress = Progress(lanes=tuple(self._lanes.values()), counters=total.document())
+        progress = Progress(lanes=tuple(self._lanes.values()), counters=self._total().document())
         document = progress.document()
         lags = [lane.lag for lane in progress.lanes]
         for lane, lag in zip(document["lanes"], lags, strict=True):

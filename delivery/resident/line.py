@@ -1,6 +1,6 @@
 """The live line in a terminal: how fast, how far behind, how many repeats.
 
-What it is: `Line`, which writes over itself.
+What it is: `Line`, which writes over itself, and `Beat`, which draws one each second.
 What it must not know: where the numbers come from.
 
 Invariants:
@@ -12,9 +12,15 @@ from __future__ import annotations
 
 import shutil
 import sys
+import threading
+import time
+from collections.abc import Callable
 from typing import Any, TextIO
 
-__all__ = ["Line", "text_of"]
+__all__ = ["Beat", "Line", "text_of"]
+
+#: How often a line is drawn that nobody else has a beat for.
+BEAT_SECONDS = 1.0
 
 #: Back to the left edge, and clear what was there.
 _AGAIN = "\r\x1b[2K"
@@ -33,7 +39,11 @@ class Line:
         self._name = name
         self._stream = stream or sys.stderr
         self._shown = self._stream.isatty() if wanted is None else wanted
-        self._drawn = False
+
+    @property
+    def shown(self) -> bool:
+        """Whether anybody sees it."""
+        return self._shown
 
     def show(self, progress: dict[str, Any], *, last: bool = False) -> None:
         """Draw the line anew; let it stand if it is the last."""
@@ -45,6 +55,42 @@ class Line:
             self._stream.flush()
         except (OSError, ValueError):
             self._shown = False
+
+
+class Beat:
+    """Draws a line each second until `end`; does nothing where nobody sees it.
+
+    Args:
+        line: what is drawn.
+        look: returns counters, lag and message as they are; the rate is made of two looks.
+    """
+
+    def __init__(self, line: Line, look: Callable[[], dict[str, Any]]) -> None:
+        self._line = line
+        self._look = look
+        self._over = threading.Event()
+        self._had = (time.monotonic(), 0)
+        self._thread = threading.Thread(target=self._run, name="delivery-line", daemon=True)
+        if line.shown:
+            self._thread.start()
+
+    def end(self) -> None:
+        """Draw it for the last time, and let it stand. May be called twice."""
+        self._over.set()
+        if self._thread.is_alive():
+            # A terminal that takes nothing (Ctrl-S) must not hold up who ends.
+            self._thread.join(BEAT_SECONDS)
+
+    def _run(self) -> None:
+        over = False
+        while not over:
+            over = self._over.wait(BEAT_SECONDS)
+            seen, now = self._look(), time.monotonic()
+            before, had = self._had
+            read = seen["counters"]["read"]
+            self._had = (now, read)
+            rate = (read - had) / max(now - before, 1e-3)
+            self._line.show(seen | {"processedRowsPerSecond": rate}, last=over)
 
 
 def text_of(name: str, progress: dict[str, Any]) -> str:

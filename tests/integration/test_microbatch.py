@@ -12,6 +12,7 @@ from delivery.points import POINTS, SEALED_NOT_EMITTED
 from delivery.services.kafka import Kafka
 from tests.acceptance.kit import Trial, prove, until
 from tests.acceptance.pricing import Pipeline
+from tests.integration.kafka_kit import lag_seen
 from tests.integration.microbatch_kit import JOB_SECONDS_MAX, ended, job, progress
 
 RECORDS = 200
@@ -109,11 +110,16 @@ def test_everything_available_now_goes_through_all_stages_and_the_query_ends(
         "trigger": {"availableNow": True},
         "checkpoint": str(shared),
         "source": {"maxOffsetsPerTrigger": 60},
+        "live": True,
     }
     first = job(trial, **bounded)
     ended(first)
     assert progress(first)["lag"] == 0
+    seen = [one for one in first.said.read_text().split("\r") if " rows/s " in one]
+    assert "lag 0" in seen[-1]
     assert list(shared.iterdir()) == [], "Spark's memory was scratch, and is gone"
     trial.send(rows[len(rows) // 2 :])
     ended(job(trial, **bounded))
+    for stage in pipeline.stages:
+        assert set(lag_seen(pipeline.kafka, stage.group, stage.reads).values()) == {0}
     prove(trial)

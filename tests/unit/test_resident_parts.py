@@ -16,13 +16,13 @@ from dedup.errors import Corrupt, Fenced, Indeterminate, InvalidUsage, Unavailab
 from delivery.host.counters import Counters
 from delivery.host.progress import LaneProgress, Progress
 from delivery.host.spec import StageSpec
-from delivery.resident import cluster
+from delivery.resident import cluster, line
 from delivery.resident.caught_up import downstream
 from delivery.resident.channel import Link, Lost
 from delivery.resident.control import Control
 from delivery.resident.failures import TaskFailedError, document_of, error_of
 from delivery.resident.lanes import count, share
-from delivery.resident.line import Line, text_of
+from delivery.resident.line import Beat, Line, text_of
 from delivery.stage import StoppedByRecordError
 
 SECONDS_MAX = 30.0
@@ -264,6 +264,48 @@ def test_the_live_line_is_quiet_where_there_is_no_terminal():
     assert loud.getvalue().endswith("\n")
     loud.close()
     shown.show(SEEN)
+
+
+class Terminal(io.StringIO):
+    """A terminal that tells of each time something was drawn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: queue.Queue[str] = queue.Queue()
+
+    def isatty(self) -> bool:
+        return True
+
+    def flush(self) -> None:
+        super().flush()
+        self.drawn.put(self.getvalue().rpartition("\r")[2])
+
+
+def test_a_line_without_a_beat_of_its_own_is_drawn_until_the_end(monkeypatch):
+    monkeypatch.setattr(line, "BEAT_SECONDS", 0.05)
+    terminal, counters = Terminal(), Counters()
+
+    def look():
+        counters.read += 500
+        return {"counters": counters.document(), "lag": 7, "message": "price: running"}
+
+    beat = Beat(Line("shop", wanted=None, stream=terminal), look)
+    assert "lag 7" in terminal.drawn.get(timeout=SECONDS_MAX)
+    again = terminal.drawn.get(timeout=SECONDS_MAX)
+    # At most one look in each beat; on a slow machine they are further apart.
+    rate = int(again.partition("shop:  ")[2].partition(" rows/s")[0].replace(",", ""))
+    assert 0 < rate <= 500 / 0.05
+    assert not terminal.getvalue().endswith("\n")
+    beat.end()
+    beat.end()
+    assert terminal.getvalue().count("\n") == 1
+    assert terminal.getvalue().endswith("| price: running\n")
+
+
+def test_nobody_looks_where_nobody_sees_it():
+    looks = []
+    Beat(Line("shop", wanted=False, stream=Terminal()), lambda: looks.append(1)).end()
+    assert looks == []
 
 
 # Clusters -------------------------------------------------------------------------------------
