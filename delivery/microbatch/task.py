@@ -36,7 +36,7 @@ from delivery.host.adapters import open_emitter, open_reader
 from delivery.host.clock import SystemClock
 from delivery.host.ends import check
 from delivery.host.lane import LaneTask
-from delivery.host.memory import calm_collector
+from delivery.host.memory import calm_collector, let_go
 from delivery.host.progress import LaneProgress
 from delivery.host.senders import Senders, Writers, logs_of
 from delivery.host.spec import Plan, StageSpec
@@ -254,6 +254,7 @@ def _ports(job: Job) -> Ports:
             calm_collector()
         while len(_PORTS) >= RUNS_MAX:
             _forget(next(iter(_PORTS)))
+        let_go()
         _PORTS[job.run] = Ports(job.plan, at_of_environment())
     return _PORTS[job.run]
 

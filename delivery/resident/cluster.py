@@ -181,7 +181,9 @@ class Job:
             import pyarrow as pa  # noqa: PLC0415 - in the task
 
             from delivery.buffers import blobs  # noqa: PLC0415 - likewise
+            from delivery.host.memory import calm_collector  # noqa: PLC0415 - likewise
 
+            calm_collector()
             for batch in batches:
                 for number in batch.column(0).to_pylist():
                     for beat in body(number):

@@ -25,7 +25,7 @@ from typing import Any
 
 from dedup.errors import DeliveryError, Fenced, Indeterminate, Unavailable
 from delivery.host.counters import Counters
-from delivery.host.memory import calm_collector
+from delivery.host.memory import let_go
 from delivery.host.progress import Progress
 from delivery.host.spec import Plan
 from delivery.host.worker import FENCED_SECONDS, Worker
@@ -79,7 +79,6 @@ def run(setup: Setup, number: int) -> Iterator[bytes]:
     Raises:
         Lost: the driver is gone, or listens to another attempt; Spark may start the task anew.
     """
-    calm_collector()
     task = _Task(setup, number)
     try:
         yield from task.beats()
@@ -136,6 +135,7 @@ class _Task:
     def beats(self) -> Iterator[bytes]:
         """Run a worker, and another after each failure that may pass."""
         while not self._stop.is_set():
+            let_go()  # of the worker before, if there was one
             try:
                 yield from self._work()
             except (Unavailable, Indeterminate, Fenced) as error:

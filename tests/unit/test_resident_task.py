@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import queue
 import socket
 import threading
@@ -107,6 +108,14 @@ def test_who_waits_for_everything_to_be_delivered_outlasts_a_catalog_that_is_awa
     with pytest.raises(StoppedError):
         wait_until_delivered(plan, still_running)
     assert not left, "it was asked again, and again"
+
+
+def test_a_task_leaves_the_collector_of_its_process_as_it_is(control):
+    # Who calms it is the process that Spark forks: in another one what is closed would stay.
+    before = gc.get_threshold(), gc.get_freeze_count()
+    task = Task(control, "papyrus:shop")
+    assert task.ended()
+    assert (gc.get_threshold(), gc.get_freeze_count()) == before
 
 
 def test_a_task_whose_driver_is_gone_ends(control, changes, away):
