@@ -155,11 +155,15 @@ def _run_function(
     made: list[Any] = []
     left, dead_letters = iter(records), 0
     while len(made) < len(records):
+        # SUBTLE: a StopIteration of user code ends the pass without a word, as if it were `left`'s.
+        failure: Exception = StopIteration()
         try:
             made.extend(map(stage.call, left))
         except Exception as error:  # noqa: BLE001 - user code may raise anything; it is tried again
+            failure = error
+        if len(made) < len(records):
             # What came before it is in `made`, and `left` goes on behind it.
-            outputs, dead, _ = run_record(stage, records[len(made)], policy, error)
+            outputs, dead, _ = run_record(stage, records[len(made)], policy, failure)
             made.append(outputs)
             dead_letters += dead
             rows.unrepeatable = True

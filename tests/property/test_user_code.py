@@ -47,7 +47,9 @@ class Code:
     def ended(self, record: Record, end: str, failures: int) -> object:
         self.tries[record.offset] += 1
         if self.tries[record.offset] <= failures:
-            raise ValueError(f"try {self.tries[record.offset]}")
+            # One of them is what an empty iterator says, and no sign that the records are at an end.
+            kind = StopIteration if record.offset % 2 else ValueError
+            raise kind(f"try {self.tries[record.offset]}")
         return _ENDS[end](record)
 
 
