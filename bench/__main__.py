@@ -58,6 +58,13 @@ def main(
     parser = argparse.ArgumentParser(prog=program, description="Measure, in ratios.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(known)}")
     parser.add_argument("--quick", action="store_true", help="one small round: does it work?")
+    parser.add_argument(
+        "--only",
+        metavar="PART",
+        action="append",
+        default=[],
+        help="let take part whose name has this in it, and the baseline; may be said again",
+    )
     parser.add_argument("--json", metavar="PATH", help="where every figure goes; -: stdout")
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.names if name not in known]:
@@ -68,7 +75,11 @@ def main(
     described = machine(program)
     print(_introduced(described, quick=options.quick), file=tables, flush=True)
     outcomes = []
-    with Lab(quick=options.quick, report=lambda line: print(line, file=sys.stderr)) as lab:
+    with Lab(
+        quick=options.quick,
+        report=lambda line: print(line, file=sys.stderr, flush=True),
+        only=tuple(options.only),
+    ) as lab:
         for benchmark in chosen:
             outcomes.append(run(benchmark, lab))
             print(as_table(outcomes[-1]), file=tables, flush=True)

@@ -37,6 +37,8 @@ RESULTS = Path(__file__).parent / "results"
 SCRATCH = Path(__file__).parent.parent / ".cache" / "bench"
 #: Share of the samples that is at or below the tail figure.
 TAIL = 0.99
+#: Who waits longer for a turn is told that it has ended.
+TOLD_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,10 +185,13 @@ class Lab:
 
     Attributes:
         quick: whether a figure that only shows that everything works is enough.
+        report: is told what happens meanwhile.
+        only: contestants that take part beside the baseline, by any part of their names; none: all.
     """
 
     quick: bool
     report: Callable[[str], None]
+    only: tuple[str, ...] = ()
     _stack: ExitStack = field(default_factory=ExitStack)
     _cassandra: Services | None = None
 
@@ -258,11 +263,14 @@ Measured = tuple[Turn, Usage]
 def run(benchmark: Benchmark, lab: Lab) -> Outcome:
     """Let the contestants of a benchmark take their turns; return the figures."""
     began = time.monotonic()
-    with benchmark.staged(lab) as contestants:
+    with benchmark.staged(lab) as staged:
+        contestants = [one for one in staged if _takes_part(one.name, benchmark, lab)]
         for index in range(benchmark.warmups):
-            _round(contestants, index)
+            _round(contestants, index, lab, f"{benchmark.name}: warm-up")
+        rounds = benchmark.rounds[1 if lab.quick else 0]
         counted = [
-            _round(contestants, index) for index in range(benchmark.rounds[1 if lab.quick else 0])
+            _round(contestants, index, lab, f"{benchmark.name}: round {index + 1} of {rounds}")
+            for index in range(rounds)
         ]
     baseline = [measured[benchmark.baseline][0] for measured in counted]
     standings = {
@@ -270,9 +278,12 @@ def run(benchmark: Benchmark, lab: Lab) -> Outcome:
         for contestant in contestants
     }
     verdicts = tuple(
-        goal.judge(standings[goal.contestant].figure(goal.measure)) for goal in benchmark.goals
+        goal.judge(standings[goal.contestant].figure(goal.measure))
+        for goal in benchmark.goals
+        if goal.contestant in standings
     )
-    derived = benchmark.derived[1](standings) if benchmark.derived is not None else {}
+    whole = len(contestants) == len(staged)
+    derived = benchmark.derived[1](standings) if benchmark.derived is not None and whole else {}
     return Outcome(
         benchmark=benchmark,
         standings=standings,
@@ -326,10 +337,25 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     return low, middle, high
 
 
-def _round(contestants: Sequence[Contestant], index: int) -> dict[str, Measured]:
+def _takes_part(name: str, benchmark: Benchmark, lab: Lab) -> bool:
+    chosen = not lab.only or any(part in name for part in lab.only)
+    return chosen or name == benchmark.baseline
+
+
+def _round(
+    contestants: Sequence[Contestant], index: int, lab: Lab, says: str
+) -> dict[str, Measured]:
     """Let everybody have one turn; the order rotates, so that nobody is always behind another."""
     shift = index % len(contestants)
-    return {one.name: take_turn(one) for one in [*contestants[shift:], *contestants[:shift]]}
+    measured = {}
+    for one in [*contestants[shift:], *contestants[:shift]]:
+        began = time.monotonic()
+        measured[one.name] = take_turn(one)
+        seconds = time.monotonic() - began
+        if seconds >= TOLD_SECONDS:
+            median = statistics.median(measured[one.name][0].seconds) * 1000
+            lab.report(f"{says}, {one.name}: {seconds:.1f} s, median {median:,.4g} ms")
+    return measured
 
 
 def take_turn(contestant: Contestant) -> Measured:

@@ -131,6 +131,15 @@ def test_contestants_take_turns_in_an_order_that_rotates():
         assert run(contest([]), lab).standings["ours"].rounds == 2
 
 
+def test_a_contestant_can_be_chosen_and_the_baseline_always_takes_part():
+    with Lab(quick=True, report=print, only=("bar",)) as lab:
+        outcome = run(contest([]), lab)
+    assert set(outcome.standings) == {"bare"}
+    assert outcome.verdicts == (), "who is judged by nobody has no verdict"
+    with Lab(quick=True, report=print, only=("our",)) as lab:
+        assert set(run(contest([]), lab).standings) == {"bare", "ours"}
+
+
 def test_the_table_and_the_json_say_what_was_missed():
     with Lab(quick=False, report=print) as lab:
         outcome = run(contest([]), lab)
