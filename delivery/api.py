@@ -143,9 +143,8 @@ class Delivery(Ends, Lives):
             name: of the stage; by default the function's.
             id_from: how publishers name their records: "header:NAME", "key", "value",
                 "json:FIELD", a function, or None: by their place.
-            time_from: when publishers made their records, where a repeat says the same time as what
-                it repeats: "header:NAME", "json:FIELD", "timestamp" or a function. Then a repeat from
-                before the window goes to the dead letters, and never takes effect again.
+            time_from: when records were made, where a repeat says the same: "header:NAME",
+                "json:FIELD", "timestamp", a function. What is too late to tell is a dead letter then.
             dedup: "topic" if a publisher may repeat a record in another partition: records are
                 re-keyed by their ids first. It costs a hop and gives up the order of the input.
             dead_letters: topic of records that the function cannot process, that cannot be named, or
