@@ -20,14 +20,18 @@ WINDOW_MS_DEFAULT = 24 * 60 * 60 * 1000
 WINDOW_MS_MAX = 30 * 24 * 60 * 60 * 1000
 
 
-def outlived(bucket: Bucket, head: Head, window_ms: int) -> bool:
-    """Tell whether lane time is a window past an external bucket."""
-    return head.lane_time_ms >= bucket.end_ms + window_ms
+def outlived(bucket: Bucket, lane_time_ms: int, window_ms: int) -> bool:
+    """Tell whether lane time is a window past an external bucket.
+
+    It is asked of buckets with ids, and of the one that a trusted time falls into: ids lie in a
+    bucket of their time or a later one, so what it does not hold of may not have been forgotten.
+    """
+    return lane_time_ms >= bucket.end_ms + window_ms
 
 
 def forgettable(part: Part, head: Head, window_ms: int) -> bool:
     """Tell whether no record that may still arrive can need this part."""
     if part.bucket.origin is Origin.EXTERNAL:
-        return outlived(part.bucket, head, window_ms)
+        return outlived(part.bucket, head.lane_time_ms, window_ms)
     read = {known.key: known.seq for known in head.read_seqs}
     return all(read.get(seen.key, -1) >= seen.seq for seen in part.seen)

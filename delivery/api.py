@@ -25,6 +25,7 @@ from dedup.filters import Filters
 from delivery.host.spec import Conflicts, Plan, StageSpec, window_ms
 from delivery.life.lives import Lives
 from delivery.naming import IdFrom
+from delivery.timing import TimeFrom
 from delivery.watch.serving import Serving
 from delivery.wrap.ends import Ends
 
@@ -120,6 +121,7 @@ class Delivery(Ends, Lives):
         writes: str | tuple[str, ...] | list[str] = (),
         name: str | None = None,
         id_from: str | IdFrom | None = None,
+        time_from: str | TimeFrom | None = None,
         dedup: Literal["partition", "topic"] = "partition",
         dead_letters: str | None = None,
         duplicates: str | None = None,
@@ -141,10 +143,12 @@ class Delivery(Ends, Lives):
             name: of the stage; by default the function's.
             id_from: how publishers name their records: "header:NAME", "key", "value",
                 "json:FIELD", a function, or None: by their place.
+            time_from: when records were made, where a repeat says the same: "header:NAME",
+                "json:FIELD", "timestamp", a function. What is too late to tell is a dead letter then.
             dedup: "topic" if a publisher may repeat a record in another partition: records are
                 re-keyed by their ids first. It costs a hop and gives up the order of the input.
-            dead_letters: topic of records that the function cannot process, or that cannot be
-                named; None: the stage stops.
+            dead_letters: topic of records that the function cannot process, that cannot be named, or
+                that `time_from` puts aside; None: the stage stops.
             duplicates: topic of records that take no effect because they were seen before, each with
                 why and where in a header; None: they are counted, and that is all.
             batch: the function takes and returns `pyarrow.RecordBatch`; see `delivery.batches`.
@@ -167,6 +171,7 @@ class Delivery(Ends, Lives):
                 batch=batch,
                 code=code if code is not None else code_of(call),
                 named=id_from,
+                time_from=time_from,
                 dead_letters=dead_letters,
                 duplicates=duplicates,
                 conflicts=conflicts,
@@ -191,6 +196,7 @@ class Delivery(Ends, Lives):
             call=passed_on,
             code="rekey-1",
             named=spec.named,
+            time_from=spec.time_from,
             dead_letters=spec.dead_letters,
             duplicates=spec.duplicates,
             keep_ids=True,

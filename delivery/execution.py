@@ -68,7 +68,7 @@ def execute(
             rows,
             kept=ids,
             pool=pool,
-            unnamed=pick.unnamed,
+            letters=pick.letters,
         )
     for output, record in besides:
         rows.add([output], record, None)
@@ -86,8 +86,8 @@ def _whole(picks: Sequence[Pick]) -> list[Pick]:
     found = []
     for _, group in groupby(picks, lambda pick: pick.batch.source):
         mine = list(group)
-        # A record without a name becomes a dead letter, and its bundle stores its rows.
-        if len(mine) > 1 and not any(pick.unnamed for pick in mine):
+        # With a dead letter a bundle stores its rows.
+        if len(mine) > 1 and not any(pick.letters for pick in mine):
             begins = np.cumsum([0, *(len(pick.batch) for pick in mine)])
             rows = [pick.rows + begin for pick, begin in zip(mine, begins, strict=False)]
             mine = [Pick(joined([pick.batch for pick in mine]), np.concatenate(rows))]

@@ -8,6 +8,7 @@ Invariants:
     A record is asked for in this order: mark, index, pending bundles, its own bundle. The first in
     offset order wins.
     An index never says "decided" of an id that is not, nor the other way round.
+    What is fresh by all of that is asked for its time last, where the stage trusts one.
     A sender's row is read again whenever it is older than what a record claims.
     Once a record shows that the topic is re-keyed, no timestamp on it moves lane time: they say when
     it was sent on.
@@ -33,6 +34,7 @@ from dedup.ids import named_many, positional_many
 from dedup.model import Frontier, Head, Incarnation, LaneRow, ReadSeq, Seal, TopicId
 from delivery.batch import Batch
 from delivery.header import NAME, decode_headers
+from delivery.lateness import Trust
 from delivery.naming import Foreign, IdFrom, names_of
 from delivery.ports import Log
 from delivery.protocol.senders import Horizon, Mark, Standing, learned, standing
@@ -93,6 +95,7 @@ class Judge:
         payloads: whether repeats are compared with what they repeat.
         letters: whether dead letters take a record that cannot be named; it stops the lane else.
         repeats: whether records that take no effect are told, each with where it was first seen.
+        trust: the time that records are trusted to say; it needs `letters`.
     """
 
     def __init__(
@@ -107,6 +110,7 @@ class Judge:
         payloads: bool = False,
         letters: bool = False,
         repeats: bool = False,
+        trust: Trust | None = None,
     ) -> None:
         self._catalog = catalog
         self._index = index
@@ -118,6 +122,7 @@ class Judge:
         self._payloads = payloads
         self._letters = letters
         self._repeats = repeats
+        self._trust = trust
 
     def forget_senders(self) -> None:
         """Read every sender's row anew: this lane lost a race or begins again."""
@@ -128,7 +133,12 @@ class Judge:
         self._index.took(seal, parts)
 
     def judge(
-        self, batches: Sequence[Batch], end: Frontier, head: Head, pending: Sequence[Verdicts]
+        self,
+        batches: Sequence[Batch],
+        end: Frontier,
+        head: Head,
+        pending: Sequence[Verdicts],
+        now_ms: int = 0,
     ) -> Verdicts:
         """Return the verdicts for records in offset order.
 
@@ -137,6 +147,7 @@ class Judge:
             end: the end of the planned range; what sealing it proves is learned.
             head: the sealed head to judge against. Read seqs count only from here.
             pending: the verdicts of this process's own bundles that are not sealed yet.
+            now_ms: the clock, for a stage that trusts a time.
         """
         self._index.catch_up(head)
         reads = {read.key: read.seq for read in head.read_seqs}
@@ -147,6 +158,8 @@ class Judge:
         candidates = [sheet for sheet in sheets if len(sheet.rows)]
         if candidates:
             self._drop_decided(candidates, pending, verdicts)
+        if self._trust is not None:
+            self._trust.put_aside(candidates, head, pending, now_ms, verdicts)
         if self._repeats:
             before = [held.ids for held in pending]
             verdicts.repeats = list(repeats_of(sheets, before, head, self._index))
@@ -156,7 +169,7 @@ class Judge:
         verdicts.learned = tuple(self._learned(sealed))
         if self._memory.rekeyed:
             verdicts.time_ms = self._memory.horizon.time_ms(sealed)
-        else:
+        elif self._trust is None:
             verdicts.time_ms = max((int(one.timestamps_ms.max()) for one in batches), default=0)
         return verdicts
 
@@ -189,7 +202,7 @@ class Judge:
 
     def _external_ids(self, sheet: _Sheet, rows: Places) -> Ids:
         batch = sheet.batch
-        names = names_of(self._id_from, batch, rows, sheet.unnamed if self._letters else None)
+        names = names_of(self._id_from, batch, rows, sheet.letters if self._letters else None)
         known = [name for name in names if name is not None]
         if len(known) == len(names):
             return named_many(known)
@@ -272,12 +285,7 @@ class Judge:
         for sender, row in rows.items():
             yield from learned(sender, row, frontier)
 
-    def _look(
-        self,
-        rows: Mapping[str, LaneRow],
-        logs: Logs,
-        frontier: Frontier,
-    ) -> None:
+    def _look(self, rows: Mapping[str, LaneRow], logs: Logs, frontier: Frontier) -> None:
         """Find out how far in time what is re-keyed has come."""
         horizon = self._memory.horizon
         times = {}
@@ -302,11 +310,11 @@ class _Sheet:
         "buckets",
         "digests",
         "ids",
+        "letters",
         "mark_of",
         "marks",
         "named",
         "rows",
-        "unnamed",
         "verdicts",
     )
 
@@ -322,8 +330,8 @@ class _Sheet:
         #: Rows that are fresh as far as is known.
         self.rows: Places = np.empty(0, dtype=np.intp)
         self.digests = np.zeros(0, dtype=np.uint16)
-        #: By row, why the name could not be taken out.
-        self.unnamed: dict[int, InvalidUsage] = {}
+        #: By row, why it is a dead letter if it is fresh.
+        self.letters: dict[int, InvalidUsage] = {}
 
     @property
     def dropped(self) -> Places:
@@ -344,7 +352,7 @@ class _Sheet:
             verdicts.abandoned += int((reasons == Verdict.ABANDONED).sum())
             verdicts.dropped += runs_of(self.batch.source, offsets, reasons)
         verdicts.add(
-            Pick(self.batch, self.rows, self.unnamed),
+            Pick(self.batch, self.rows, self.letters),
             ids=self.ids[self.rows],
             buckets=self.buckets[self.rows],
             marks=self.marks,

@@ -1,7 +1,7 @@
 """How a publisher names its records: the ways a stage can say where the id stands.
 
 What it is: `id_from(text)` for what users write, `names_of`, which takes the names out of a whole
-batch, and `forgiving`, for whoever looks at records that were put aside.
+batch, `forgiving`, for whoever looks at records that were put aside, and `field_of`.
 What it must not know: hashes, verdicts, lanes.
 
 Invariants:
@@ -176,12 +176,18 @@ class _Json:
         self._path = path.split(".")
 
     def __call__(self, record: Record) -> bytes | None:
-        found = record.json()
-        for step in self._path:
-            found = None if found is None else found.get(step)
+        found = field_of(record, self._path)
         if found is None:
             return None
         return found.encode() if isinstance(found, str) else json.dumps(found).encode()
+
+
+def field_of(record: Record, path: Sequence[str]) -> Any:
+    """Return a field of the value, which is JSON; None if it is not there."""
+    found = record.json()
+    for step in path:
+        found = None if found is None else found.get(step)
+    return found
 
 
 class Foreign:

@@ -211,10 +211,11 @@ class LaneRunner:
         batches = within(self.state.rows, classify.start, classify.end)
         self._hand_over_ids(classify.head)
         pending = [self.state.work[ticket].verdicts for ticket in classify.after]
+        now_ms = self._clock.now_ms()
         verdicts = self._again(
-            lambda: self._judge.judge(batches, classify.end, classify.head, pending)
+            lambda: self._judge.judge(batches, classify.end, classify.head, pending, now_ms)
         )
-        self._conflicts.tell(verdicts, self._clock.now_ms())
+        self._conflicts.tell(verdicts, now_ms)
         attempt = Attempt(self._fresh())
         self.state.work[classify.ticket] = Work(attempt=attempt, verdicts=verdicts)
         # The ids of a delivered bundle were needed until here: this bundle may have been asked for

@@ -8,7 +8,7 @@ Invariants:
     output on the dead-letter edge and is sealed like any other.
     A record never disappears, and never has both an output and a dead letter. What is too large to
     go out again is cut, and its dead letter says so and where the whole of it stands.
-    A record that cannot be named is a dead letter; user code never sees it.
+    A record that was put aside by its name or its time is a dead letter; user code never sees it.
 """
 
 from __future__ import annotations
@@ -76,25 +76,25 @@ def run_fresh(
     *,
     kept: Iterator[RecordId | None],
     pool: Executor | None = None,
-    unnamed: Mapping[int, Exception] | None = None,
+    letters: Mapping[int, Exception] | None = None,
 ) -> int:
     """Add what some rows of a batch become to `rows`; see `run_records`.
 
-    Records without a name, of which `unnamed` says by their rows why, become a dead letter each,
-    in their order among the others.
+    Records of which `letters` says, by their rows, why user code is not to see them become a dead
+    letter each, in their order among the others.
     """
-    if unnamed:
+    if letters:
         assert policy.dead_letter_edge is not None, "without dead letters no record comes so far"
         rows.unrepeatable = True
         dead_letters = first = 0
-        apart = [at for at, row in enumerate(chosen.tolist()) if row in unnamed]
+        apart = [at for at, row in enumerate(chosen.tolist()) if row in letters]
         for at in (*apart, len(chosen)):
             if first < at:
                 between = chosen[first:at]
                 dead_letters += run_fresh(stage, batch, between, policy, rows, kept=kept, pool=pool)
             if at < len(chosen):
                 (record,) = batch.records(chosen[at : at + 1])
-                why = unnamed[int(chosen[at])]
+                why = letters[int(chosen[at])]
                 rows.add([dead_letter(record, why, policy.dead_letter_edge)], record, next(kept))
                 dead_letters += 1
             first = at + 1

@@ -58,8 +58,9 @@ class Pick:
 
     batch: Batch
     rows: Places
-    #: By row, why it could not be named: the dead letters take it, and user code never sees it.
-    unnamed: Mapping[int, InvalidUsage] = field(default_factory=dict)
+    #: By row, why it is a dead letter that user code never sees: it has no name, no time that could
+    #: be told, or one at which it may be a repeat.
+    letters: Mapping[int, InvalidUsage] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -82,7 +83,8 @@ class Verdicts:
     learned: tuple[ReadSeq, ...] = ()
     #: What lane time may be once this is sealed; 0: no later than before.
     time_ms: int = 0
-    #: Behind re-keying: no publisher named one of these records later than this.
+    #: No publisher named one of these records later than this, as far as that is known: behind
+    #: re-keying, or where a time is trusted.
     named_ms: int = 0
     read: int = 0
     duplicate: int = 0
@@ -140,7 +142,8 @@ class Verdicts:
 
         An external id goes into the bucket of the lane time at its seal, never of its own
         timestamp: that is the publisher's, and may be anything. Behind re-keying lane time waits
-        for the slowest partition, and the publisher's window begins at the progress of its own.
+        for the slowest partition, and the publisher's window begins at the progress of its own; a
+        time that is trusted may be ahead of lane time, and is not forgotten before it is too late.
         """
         if not len(self.ids):
             return ()

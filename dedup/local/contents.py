@@ -144,7 +144,7 @@ class Contents:
         went = False
         for bucket, group in list(self.groups.items()):
             if group.external:
-                went |= group.forget(lambda one: outlived(one, head, self._window_ms))
+                went |= group.forget(lambda one: outlived(one, head.lane_time_ms, self._window_ms))
             elif forgettable(group.bounds(), head, self._window_ms):
                 went |= group.count > 0
                 del self.groups[bucket]

@@ -267,16 +267,13 @@ class Ledger:
 
     def _check_buckets(self, seal: Seal, parts: list[Part]) -> None:
         inputs = self._ranges[seal.ref.seq].inputs
-        rekeyed = any(one.header and one.header.mark.kept for one in inputs.values())
         for part in parts:
             if seal.ref.seq == SEEDS and part.bucket != external_at(seal.lane_time_ms):
                 self._say(Kind.BUCKET, next(iter(part)), f"a seed is kept in {part.bucket}")
             seen = {read.key: read.seq for read in part.seen}
             for record_id in part:
                 one = inputs.get(record_id)
-                if one is None or (
-                    rekeyed and one.external and is_held_longer(part.bucket, seal.lane_time_ms)
-                ):
+                if one is None or (one.external and is_held_longer(part.bucket, seal)):
                     continue
                 if not fits(one, part, seen, seal.lane_time_ms):
                     text = f"seal {seal.ref.seq} keeps it in {part.bucket}"

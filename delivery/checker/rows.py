@@ -16,6 +16,7 @@ from functools import lru_cache
 
 from dedup.catalog.store import RawLane, Store
 from dedup.errors import Corrupt
+from dedup.expiry import WINDOW_MS_MAX
 from dedup.formats.lane import decode_ack, decode_head, decode_seal
 from dedup.formats.segment import BUCKET_MS, Bucket, Origin
 from dedup.model import Ack, Head, Incarnation, ReadSeq, Seal, Source
@@ -114,9 +115,14 @@ def check_chain(book: Book, findings: Findings) -> None:
     _check_reads(book, reads, findings)
 
 
-def is_held_longer(bucket: Bucket, lane_time_ms: int) -> bool:
-    """Tell whether ids lie where they go later than by lane time: re-keyed ones may be ahead of it."""
-    return bucket.origin is Origin.EXTERNAL and bucket.number > lane_time_ms // BUCKET_MS
+def is_held_longer(bucket: Bucket, seal: Seal) -> bool:
+    """Tell whether ids lie where they go later than by lane time, and not as if for ever.
+
+    Re-keyed ones may be ahead of it, and those of records whose time is trusted, by a window.
+    """
+    if bucket.origin is not Origin.EXTERNAL or bucket.number <= seal.lane_time_ms // BUCKET_MS:
+        return False
+    return bucket.number <= (seal.minted_at_ms + WINDOW_MS_MAX) // BUCKET_MS
 
 
 def frontiers(book: Book) -> dict[int, dict[Source, int]]:

@@ -99,6 +99,7 @@ class LaneTask:
                 payloads=spec.conflicts != "ignore",
                 letters=spec.dead_letters is not None,
                 repeats=spec.duplicates is not None,
+                trust=spec.trust(),
             ),
             reader=reader,
             stage=stage or stage_of(spec.call, spec.code, batch=spec.batch),

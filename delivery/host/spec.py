@@ -22,9 +22,11 @@ from dedup.errors import InvalidUsage
 from dedup.expiry import WINDOW_MS_DEFAULT, WINDOW_MS_MAX
 from dedup.filters import Filters
 from dedup.model import Source
+from delivery.lateness import Trust
 from delivery.naming import IdFrom, id_from
 from delivery.protocol.state import Limits
 from delivery.records import Record
+from delivery.timing import TimeFrom, time_from
 
 #: What ends a bundle, whichever comes first.
 BUNDLE_ROWS = 20_000
@@ -59,8 +61,10 @@ class StageSpec:
         batch: whether `call` takes an Arrow batch instead.
         code: version of the code, kept in every seal.
         named: how publishers name their records; see `delivery.naming.id_from`.
-        dead_letters: topic of records that user code cannot process, or that cannot be named; None:
-            the stage stops.
+        time_from: how records say when they were made, where that is to be trusted; see
+            `delivery.timing.time_from`.
+        dead_letters: topic of records that user code cannot process, that cannot be named, or that
+            come too late to tell whether they are repeats; None: the stage stops.
         duplicates: topic of records that take no effect; None: they are counted, and that is all.
         keep_ids: re-keying only: outputs keep the ids of their inputs.
         by_id: re-keying only: outputs are placed by their ids.
@@ -83,6 +87,7 @@ class StageSpec:
     batch: bool = False
     code: str = ""
     named: str | IdFrom | None = None
+    time_from: str | TimeFrom | None = None
     dead_letters: str | None = None
     duplicates: str | None = None
     keep_ids: bool = False
@@ -128,6 +133,7 @@ class StageSpec:
                 "one of the two",
             )
         id_from(self.named)
+        self._check_time()
         elsewhere = [target for target in self.topics if scheme_of(target)]
         if self.deterministic and (elsewhere or self.keep_ids):
             raise InvalidUsage(
@@ -136,6 +142,26 @@ class StageSpec:
                 "outputs that are not stored can be made again for topics of Kafka's alone, not for "
                 f"{', '.join(scheme_of(target) for target in elsewhere) or 're-keying'}; nothing was "
                 "started: leave it out",
+            )
+
+    def _check_time(self) -> None:
+        """Refuse a time that could not be told, or nowhere to put what is too late by it."""
+        if self.time_from is None:
+            return
+        time_from(self.time_from)
+        if self.dead_letters is None:
+            raise InvalidUsage(
+                "declare a stage",
+                f"{self.name}: time_from={self.time_from!r}",
+                "a record that may be a repeat of one that is forgotten must go somewhere, and it has "
+                "no dead letters; nothing was started: say dead_letters=... as well",
+            )
+        if self.time_from == "timestamp" and (self.rekeyed or self.keep_ids):
+            raise InvalidUsage(
+                "declare a stage",
+                f'{self.name}: time_from="timestamp", dedup="topic"',
+                "Kafka stamps re-keyed records when they are sent on, not when they were made; nothing "
+                'was started: let the publisher say the time, time_from="header:NAME" or "json:FIELD"',
             )
 
     @property
@@ -175,6 +201,12 @@ class StageSpec:
     def id_of(self) -> Callable[[Record], bytes | None]:
         """Return how records are named."""
         return id_from(self.named)
+
+    def trust(self) -> Trust | None:
+        """Return the time that its records are trusted to say, if they are."""
+        if self.time_from is None:
+            return None
+        return Trust(time_from(self.time_from), self.window_ms)
 
 
 def window_ms(window: str | timedelta | None) -> int:

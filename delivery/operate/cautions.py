@@ -91,6 +91,8 @@ def of_stage(spec: StageSpec, made: Mapping[str, StageSpec]) -> Iterator[Caution
         made: topics that stages of this pipeline write, and which.
     """
     yield from _of_names(spec, internal=spec.reads in made)
+    if spec.time_from is not None:
+        yield from _of_times(spec, internal=spec.reads in made)
     if spec.keep_ids:
         return
     chance, outside, unread = _uses(spec.call)
@@ -130,11 +132,28 @@ def of_stage(spec: StageSpec, made: Mapping[str, StageSpec]) -> Iterator[Caution
             "failures",
             "a record that fails three times stops the stage; dead_letters= puts it aside instead",
         )
-    if spec.window_ms < _HOUR_MS:
+    if spec.window_ms < _HOUR_MS and spec.time_from is None:
         yield Caution(
             spec.name,
             "window",
             f"a publisher's repeat that comes later than {spec.window_ms // 1000} s takes effect again",
+        )
+
+
+def _of_times(spec: StageSpec, *, internal: bool) -> Iterator[Caution]:
+    if internal and not spec.rekeyed:
+        yield Caution(
+            spec.name,
+            "time_from",
+            "what it reads is remembered by the sequence of the stage that made it; time_from says "
+            "nothing there",
+        )
+    elif spec.time_from == "timestamp":
+        yield Caution(
+            spec.name,
+            "time_from",
+            "Kafka's timestamps are when a record was sent, unless its publisher sets them: one that is "
+            "sent again must say the time of the first, or it takes effect again behind the window",
         )
 
 

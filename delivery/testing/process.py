@@ -19,16 +19,14 @@ from dedup.collect import Step
 from dedup.index import ExactIndex, Ids, Memo
 from delivery.broker import MemoryBroker
 from delivery.judge import Judge, Memory
+from delivery.lateness import Trust
 from delivery.protocol import messages as m
 from delivery.records import Output, Record
-from delivery.testing.scenario import LaneSpec, UserCode
+from delivery.testing.scenario import NOW_MS, LaneSpec, UserCode
+from delivery.verdicts import Verdicts
 from delivery.work import State
 
 _T = TypeVar("_T")
-
-
-#: What time it is in every world. Lanes' own numbers move, the clock decides nothing.
-NOW_MS = 600_000_000
 
 
 @dataclass(slots=True)
@@ -78,8 +76,8 @@ class StillClock:
         self._process = process
 
     def now_ms(self) -> int:
-        """Return the only time there is."""
-        return NOW_MS
+        """Return the only time there is in this process."""
+        return turn(self._process.spec.clocks_ms or (NOW_MS,), self._process.generation)
 
     def fresh(self) -> bytes:
         """Return an identity that says whose it is."""
@@ -115,6 +113,7 @@ def picture(process: Process) -> object:
             held.verdicts.learned,
             held.verdicts.named_ms,
             held.delivered,
+            _aside(held.verdicts) if process.spec.time_from else (),
         )
         for ticket, held in sorted(state.work.items())
     )
@@ -129,6 +128,12 @@ def picture(process: Process) -> object:
         (process.minted, process.position, frozenset(process.senders.rows.items())),
         (process.senders.rekeyed, process.senders.horizon),
     )
+
+
+def _aside(verdicts: Verdicts) -> object:
+    """Return what a trusted time has said of a bundle."""
+    aside = [(*pick.batch.offsets[list(pick.letters)].tolist(),) for pick in verdicts.picks]
+    return verdicts.time_ms, tuple(aside)
 
 
 def copy_memo(memo: Memo) -> Memo:
@@ -148,10 +153,21 @@ def memo_picture(memo: Memo) -> object:
     )
 
 
-def judge_of(process: Process, catalog: Catalog, index: ExactIndex, broker: MemoryBroker) -> Judge:
+def judge_of(
+    process: Process, catalog: Catalog, index: ExactIndex, broker: MemoryBroker, window_ms: int
+) -> Judge:
     """Return who gives a process its verdicts."""
-    spec, logs = process.spec, partial(memory_logs, broker)
-    return Judge(catalog, index, spec.id_from, lambda: spec.senders, process.senders, logs=logs)
+    spec = process.spec
+    return Judge(
+        catalog,
+        index,
+        spec.id_from,
+        lambda: spec.senders,
+        process.senders,
+        logs=partial(memory_logs, broker),
+        letters=spec.dead_letters is not None,
+        trust=None if spec.time_from is None else Trust(spec.time_from, window_ms),
+    )
 
 
 def turn(per_generation: tuple[_T, ...], generation: int) -> _T:

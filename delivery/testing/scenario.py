@@ -17,6 +17,10 @@ from delivery.naming import IdFrom
 from delivery.protocol.state import Limits
 from delivery.records import Output, Record
 from delivery.testing.faulty import Fault
+from delivery.timing import TimeFrom
+
+#: What time it is in every world. Lanes' own numbers move, the clock decides nothing.
+NOW_MS = 600_000_000
 
 #: User code of a world: gets something new every time it is called, and the record.
 UserCode = Callable[[bytes, Record], list[Output]]
@@ -36,15 +40,26 @@ class LaneSpec:
     id_from: IdFrom
     senders: tuple[str, ...] = ()
     keep_ids: bool = False
+    #: How its records say when they were made, if that is trusted, and where it puts aside what comes
+    #: too late by it.
+    time_from: TimeFrom | None = None
+    dead_letters: str | None = None
     #: Its seals keep recipes in place of rows.
     deterministic: bool = False
     #: Per generation: the version of its code. The last one serves all later.
     codes: tuple[str, ...] = ("v1",)
+    #: Per generation: its clock; the last one serves all later, none is the world's.
+    clocks_ms: tuple[int, ...] = ()
     #: Per generation: where the lane starts if it never was. The last one serves all later.
     starts: tuple[int, ...] = (0,)
     #: Per generation: where the reader itself stands, as after a checkpoint that was lost or put
     #: back; None: at the lane's frontier, wherever that is.
     positions: tuple[int | None, ...] = (None,)
+
+    @property
+    def edges(self) -> tuple[str, ...]:
+        """The topics it writes, dead letters last."""
+        return (self.writes, *filter(None, (self.dead_letters,)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,4 +104,4 @@ class Scenario:
     @property
     def fed(self) -> frozenset[str]:
         """The topics that a lane of this world writes: they grow while it runs."""
-        return frozenset(spec.writes for spec in self.lanes)
+        return frozenset(topic for spec in self.lanes for topic in spec.edges)

@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.memory import MemoryStore
 from dedup.catalog.store import Blob, RawLane
 from dedup.errors import Corrupt
+from dedup.formats.segment import Bucket, Origin
 from dedup.ids import minted
 from dedup.model import LaneRow, RecordId, Source
 from delivery.checker import Evidence, LaneInput, Log, check
@@ -27,10 +28,13 @@ from delivery.outputs import decode_outputs
 from delivery.protocol import messages as m
 from delivery.recipe import recipe_in
 from delivery.testing.explore import Violation
+from delivery.testing.scenario import NOW_MS
 
 if TYPE_CHECKING:
     from delivery.testing.process import Process
+    from delivery.testing.scenario import LaneSpec
     from delivery.testing.world import LaneWorld
+    from delivery.timing import TimeFrom
 
 #: Stored outputs whose emissions are remembered: neighbouring states share most of theirs.
 REMEMBERED = 1 << 12
@@ -68,7 +72,7 @@ class Watch:
     def _sealed(self, world: LaneWorld) -> None:
         """Whatever appeared in the log was sealed before."""
         for spec in world.scenario.lanes:
-            for source in world.broker.sources(spec.writes):
+            for source in _written(world, spec):
                 log = world.broker.partitions[source]
                 for record in log[self.lengths.get(source, 0) :]:
                     header = decode_header((record.header(NAME) if record else None) or b"")
@@ -114,6 +118,9 @@ class Watch:
         if findings:
             raise Violation("; ".join(str(finding) for finding in findings))
         _losers_lost(world)
+        for spec in world.scenario.lanes:
+            if spec.time_from is not None:
+                _timely(world, spec, spec.time_from)
 
 
 def evidence(world: LaneWorld) -> Evidence:
@@ -121,9 +128,49 @@ def evidence(world: LaneWorld) -> Evidence:
     logs = {
         source: Log(records, len(records)) for source, records in world.broker.partitions.items()
     }
-    lanes = {spec.name: LaneInput(id_from=spec.id_from) for spec in world.scenario.lanes}
+    # The window is said where a repeat behind it has no effect; elsewhere no world goes so far.
+    lanes = {
+        spec.name: LaneInput(
+            id_from=spec.id_from,
+            window_ms=world.scenario.window_ms if spec.time_from else None,
+        )
+        for spec in world.scenario.lanes
+    }
     store = MemoryStore(world.tables)
     return Evidence(store=store, logs=logs, lanes=lanes, finished=True, restored=world.restored)
+
+
+def _written(world: LaneWorld, spec: LaneSpec) -> list[Source]:
+    """Return every partition that a lane writes."""
+    return [source for topic in spec.edges for source in world.broker.sources(topic)]
+
+
+def _timely(world: LaneWorld, spec: LaneSpec, time_from: TimeFrom) -> None:
+    """Of each name one record took effect, and none was put aside that could not be a repeat."""
+    effects = {
+        header.parent
+        for source in world.broker.sources(spec.writes)
+        for record in world.broker.partitions[source]
+        if record and (header := decode_header(record.header(NAME) or b""))
+    }
+    seen: dict[bytes | None, bool] = {}
+    newest_ms, window_ms = 0, world.scenario.window_ms
+    # What is later is put aside by one clock and taken by another, and either is right.
+    ahead_ms = min(spec.clocks_ms or (NOW_MS,)) + window_ms
+    for source in world.broker.sources(spec.reads):
+        for offset, record in enumerate(world.broker.partitions[source]):
+            if record is None or source.partition not in spec.partitions:
+                continue
+            name, time_ms = spec.id_from(record), int(cast("int", time_from(record)))
+            took = (source.partition, offset) in effects
+            if took and seen.get(name):
+                raise Violation(f"{name!r} took effect twice, though its time tells")
+            end_ms = Bucket.at(Origin.EXTERNAL, time_ms).end_ms
+            in_time = time_ms <= ahead_ms and newest_ms < end_ms + window_ms
+            if not took and name not in seen and in_time:
+                raise Violation(f"{name!r} was put aside, though it came in time")
+            seen[name] = took or seen.get(name, False)
+            newest_ms = max(newest_ms, time_ms)
 
 
 def _losers_lost(world: LaneWorld) -> None:
@@ -171,7 +218,7 @@ def _delivered(world: LaneWorld, catalog: Catalog, lane: str, after: int, row: L
         for partition, record_id in promised:
             ids = {
                 header.id
-                for source in world.broker.sources(spec.writes)
+                for source in _written(world, spec)
                 if partition in (None, source.partition)
                 for record in world.broker.partitions[source][: row.ack.delivered.at(source) or 0]
                 if record and (header := decode_header(record.header(NAME) or b""))

@@ -321,12 +321,16 @@ class LaneWorld:
         runner = LaneRunner(
             spec.name,
             catalog=catalog,
-            judge=judge_of(process, catalog, index, self.broker),
+            judge=judge_of(process, catalog, index, self.broker, self.scenario.window_ms),
             reader=MemoryReader(self.broker, spec.reads, self._sources(spec)),
             stage=Code(clock, spec.call, turn(spec.codes, process.generation)),
-            emitter=MemoryEmitter(self.broker, [spec.writes], partial(self._append, wire)),
+            emitter=MemoryEmitter(self.broker, spec.edges, partial(self._append, wire)),
             clock=clock,
-            policy=Policy(keep_ids=spec.keep_ids, deterministic=spec.deterministic),
+            policy=Policy(
+                dead_letter_edge=1 if spec.dead_letters else None,
+                keep_ids=spec.keep_ids,
+                deterministic=spec.deterministic,
+            ),
         )
         runner.state = process.state
         return runner, wire

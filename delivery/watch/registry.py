@@ -114,7 +114,7 @@ METRICS: dict[str, Metric] = {
             "delivery_stage_dead_letters_total",
             "counter",
             _STAGE,
-            "Records that user code could not process, sealed as dead letters.",
+            "Records that user code could not process or that were put aside, sealed as dead letters.",
         ),
         Metric("delivery_stage_outputs_total", "counter", _STAGE, "Outputs sealed."),
         Metric(

@@ -7,6 +7,7 @@ from tests.crash.sabotage import one
 SENDERS = "delivery.protocol.senders:"
 RUNNER = "delivery.runner:LaneRunner."
 JUDGE = "delivery.judge:"
+LATENESS = "delivery.lateness:Trust."
 INDEX = "dedup.index:ExactIndex."
 
 IDS = (
@@ -146,6 +147,28 @@ IDS = (
         "dedup.expiry:outlived",
         "bucket.end_ms + window_ms",
         "bucket.end_ms",
+    ),
+    # A time that is trusted --------------------------------------------------------------------
+    one(
+        "too late by its time, and taken for fresh",
+        "timed",
+        LATENESS + "_newest_ms",
+        "late |= numbers == number",
+        "late |= False",
+    ),
+    one(
+        "lane time from Kafka's stamp though another is trusted",
+        "timed",
+        JUDGE + "Judge.judge",
+        "elif self._trust is None:",
+        "else:",
+    ),
+    one(
+        "id let go before its time is too late",
+        "timed-ahead",
+        LATENESS + "put_aside",
+        "max(verdicts.named_ms, newest_ms)",
+        "verdicts.named_ms",
     ),
     one(
         "kept id taken from a copied header",

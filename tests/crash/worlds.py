@@ -13,7 +13,16 @@ from delivery.protocol.state import Limits
 from delivery.testing.faulty import Fault
 from delivery.testing.scenario import Scenario
 from tests.crash.parts import ALONE, RECEIVER, SENDER, steady, unsteady, written
-from tests.crash.worlds_named import COPIED, REKEYED, REKEYED_AHEAD, REKEYED_LAG, WINDOW
+from tests.crash.worlds_named import (
+    COPIED,
+    REKEYED,
+    REKEYED_AHEAD,
+    REKEYED_LAG,
+    TIMED,
+    TIMED_AHEAD,
+    TIMED_COLLECTED,
+    WINDOW,
+)
 
 #: One lane, two output partitions, repeats and a hole; whatever may fail fails once, and one
 #: instruction overtakes another: two bundles are under way at once.
@@ -297,6 +306,9 @@ WORLDS = {
     "rekeyed-lag": Pinned(REKEYED_LAG, 16_439),
     "rekeyed-ahead": Pinned(REKEYED_AHEAD, 16_199, deep=True),
     "window": Pinned(WINDOW, 721),
+    "timed": Pinned(TIMED, 1_076),
+    "timed-ahead": Pinned(TIMED_AHEAD, 452),
+    "timed-collected": Pinned(TIMED_COLLECTED, 3_170),
     "checkpoint": Pinned(CHECKPOINT, 324),
     "latest": Pinned(LATEST, 302),
     "collected": Pinned(COLLECTED, 8_398),

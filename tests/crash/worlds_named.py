@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from dedup.formats.segment import BUCKET_MS
 from dedup.model import Incarnation, RecordId
+from delivery.checker import Kind
 from delivery.header import NAME, Header, encode_header
 from delivery.protocol.senders import Mark
 from delivery.records import Record
 from delivery.testing.faulty import Fault
-from delivery.testing.process import NOW_MS
-from delivery.testing.scenario import Scenario
+from delivery.testing.scenario import NOW_MS, Scenario
 from tests.crash.parts import ALONE, RECEIVER, SENDER, pass_on, written
 
 
@@ -68,6 +68,56 @@ WINDOW = Scenario(
     window_ms=10 * BUCKET_MS,
     faults=1,
     limits=ALONE,
+)
+
+
+def _made(name: str, time_ms: int, stamped_ms: int = 0) -> tuple[str, int, Record]:
+    """A record that says when it was made, and when Kafka says it came."""
+    headers = (("id", name.encode()), ("at", str(time_ms).encode()))
+    return ("in", 0, Record(value=name.encode(), headers=headers, timestamp_ms=stamped_ms))
+
+
+def _said(record: Record) -> int:
+    return int(record.header("at") or b"")
+
+
+#: The same window where records say when they were made, and are trusted: lane time is measured on
+#: that alone, and the record that comes again after its id was let go is put aside.
+TIMED = Scenario(
+    lanes=(replace(SENDER, cuts=((1, 2, 3, 4),), time_from=_said, dead_letters="dead"),),
+    topics=(("in", 1), ("mid", 1), ("dead", 1)),
+    records=(
+        _made("a", _LATE),
+        _made("b", _LATE + BUCKET_MS, _LATE + 15 * BUCKET_MS),
+        _made("c", _LATE + BUCKET_MS),
+        _made("d", _LATE + 12 * BUCKET_MS),
+        _made("a", _LATE),
+    ),
+    window_ms=10 * BUCKET_MS,
+    faults=1,
+    limits=ALONE,
+)
+
+#: A record says a time ahead of the clock, whose next process has a later one: lane time passes the
+#: window of the first clock, and not that of the record.
+TIMED_AHEAD = replace(
+    TIMED,
+    lanes=(replace(TIMED.lanes[0], cuts=((1, 2),), clocks_ms=(NOW_MS, NOW_MS + 20 * BUCKET_MS)),),
+    records=(
+        _made("a", NOW_MS + 5 * BUCKET_MS),
+        _made("b", NOW_MS + 12 * BUCKET_MS),
+        _made("a", NOW_MS + 5 * BUCKET_MS),
+    ),
+)
+
+#: A collector and a compactor at any moment: what was let go is gone from the catalog as well.
+TIMED_COLLECTED = replace(
+    TIMED,
+    faults=0,
+    collectors=("w/s/S",),
+    compactors=("w/s/S",),
+    # Where the entry of the first is gone, the checker cannot tell a late repeat from a double effect.
+    pardoned=frozenset({("w/s/S", Kind.DECIDED_TWICE)}),
 )
 
 _BEHIND = NOW_MS - 30 * BUCKET_MS

@@ -209,6 +209,39 @@ def kept(row: Sent, letter: Record, offset: int) -> bool:
     return same and whole and long and row.value.startswith(letter.value or b"")
 
 
+def test_a_repeat_from_before_the_window_is_a_dead_letter_where_its_time_tells(
+    house: House,
+) -> None:
+    raw, out, dead = map(house.topic, ("raw", "out", "dead"))
+    house.stage(
+        user.total,
+        reads=raw,
+        writes=[out],
+        id_from="json:id",
+        time_from="header:at",
+        window="1h",
+        dead_letters=dead,
+    )
+    early, late = ((("at", b"2026-01-01T%02d:00:00Z" % hour),) for hour in (0, 9))
+    first = Sent(order(0).value, early)
+    house.publish(raw, [first])
+    house.run("resident")
+    house.publish(raw, [Sent(order(1).value, late)])
+    house.run("resident")
+    house.publish(raw, [first, Sent(order(2).value, late), order(3), Sent(order(4).value, early)])
+    counted = house.run("resident")
+    assert house.bench.proved() == []
+    assert sorted(map(parent_of, house.bench.records(out))) == [0, 1, 3]
+    said = {
+        parent_of(record): (record.header("delivery-error") or b"").decode()
+        for record in house.bench.records(dead)
+    }
+    assert said.keys() == {2, 4, 5}
+    assert "time_from failed" in said[4]
+    assert all("nobody can tell whether it is a repeat" in said[number] for number in (2, 5))
+    assert (counted["fresh"], counted["dead_letter"], counted["duplicate"]) == (6, 3, 0)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_without_dead_letters_the_stage_stops_and_names_the_record(
     house: House, engine: str

@@ -98,7 +98,10 @@ class Bench:
             topic = self.client.describe([spec.reads])[spec.reads]
             for source in topic.sources:
                 due = Frontier.of([(source, logs[source].end)])
-                lanes[spec.lane(source)] = LaneInput(id_from=spec.id_of(), due=due)
+                window_ms = spec.window_ms if spec.time_from else None
+                lanes[spec.lane(source)] = LaneInput(
+                    id_from=spec.id_of(), due=due, window_ms=window_ms
+                )
         with closing(open_store(self.delivery.catalog)) as store:
             return check(Evidence(store=store, logs=logs, lanes=lanes, finished=True, **more))
 

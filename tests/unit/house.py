@@ -27,11 +27,13 @@ from delivery.batch import batches_of
 from delivery.broker import MemoryBroker
 from delivery.checker import Evidence, Finding, LaneInput, Log, check
 from delivery.judge import Index, Judge
+from delivery.lateness import Trust
 from delivery.protocol import messages as m
 from delivery.records import Output, Record
 from delivery.runner import LaneRunner
 from delivery.stage import Function
 from delivery.testing.faulty import Fault, FaultyStore, Wire
+from delivery.timing import time_from
 from sinks.memory import MemoryEmitter
 
 LANE = "shop/price/0"
@@ -123,6 +125,7 @@ class House:
         index = self.index(catalog, lane, window_ms)
         named = ports.pop("id_from", id_from)
         payloads = ports.pop("payloads", False)
+        way = ports.pop("time_from", None)
         self.inputs[lane] = LaneInput(id_from=named, window_ms=window_ms)
         given = {
             "reader": MemoryReader(self.broker, reads, [self.source(reads)]),
@@ -143,6 +146,7 @@ class House:
             payloads=payloads,
             letters=letters,
             repeats=policy is not None and policy.duplicate_edge is not None,
+            trust=None if way is None else Trust(time_from(way), window_ms),
         )
         return LaneRunner(lane, catalog=catalog, judge=judge, **given)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
 
 from connectors.memory import MemoryReader
 from dedup.catalog.open import open_catalog
+from dedup.formats.segment import BUCKET_MS
 from dedup.model import Frontier
 from delivery.broker import MemoryBroker
 from delivery.host import lane as lane_module
@@ -48,23 +50,25 @@ class Landing:
 class Desk:
     """One lane over lists, with a record a bundle."""
 
-    def __init__(self) -> None:
+    def __init__(self, **declared: Any) -> None:
         self.broker = MemoryBroker()
-        self.broker.create("in", 1)
-        self.broker.create("out", 1)
+        for topic in ("in", "out", "dead"):
+            self.broker.create(topic, 1)
         (self.source,) = self.broker.sources("in")
         self.catalog = open_catalog("memory:")
-        self.emitter = Slow(self.broker, ["out"])
+        spec = StageSpec(
+            pipeline="p",
+            name="s",
+            reads="in",
+            writes=("out",),
+            call=lambda record: record.replace(),
+            bundle_rows=1,
+            limits=Limits(owed_max=OWED_MAX),
+            **declared,
+        )
+        self.emitter = Slow(self.broker, list(spec.topics))
         self.lane = LaneTask(
-            StageSpec(
-                pipeline="p",
-                name="s",
-                reads="in",
-                writes=("out",),
-                call=lambda record: record.replace(),
-                bundle_rows=1,
-                limits=Limits(owed_max=OWED_MAX),
-            ),
+            spec,
             self.source,
             catalog=self.catalog,
             home=None,
@@ -74,10 +78,10 @@ class Desk:
         )
         self.lane.open(0)
 
-    def write(self, count: int, value: bytes = b"v") -> None:
+    def write(self, count: int, value: bytes = b"v", **more: Any) -> None:
         first = self.broker.high([self.source]).at(self.source)
         for _ in range(count):
-            self.broker.append(self.source, Record(value=value))
+            self.broker.append(self.source, Record(value=value, **more))
         start, end = (Frontier.of([(self.source, at)]) for at in (first, first + count))
         (batch,) = self.lane._runner._reader.read(start, end)
         self.lane.take(batch, first + count)
@@ -147,3 +151,18 @@ def test_finishing_sends_and_acknowledges_everything_at_once(desk):
     assert time.monotonic() - began < 60, "no acknowledgement waits for company at the end"
     assert desk.acknowledged == desk.lane.seq > 0
     assert not desk.lane.unsettled
+
+
+def test_a_lane_trusts_the_time_that_its_stage_names(monkeypatch):
+    monkeypatch.setattr(lane_module, "ACK_SECONDS", 3600.0)
+    desk = Desk(time_from="json:at", dead_letters="dead", window_ms=BUCKET_MS, named="value")
+    for at in (0, 2 * BUCKET_MS, 0, 1):
+        desk.write(1, b'{"at": %d}' % at)
+        desk.turn()
+    out, dead = (
+        [record.value for record in desk.broker.partitions[desk.broker.sources(topic)[0]]]
+        for topic in ("out", "dead")
+    )
+    assert out == [b'{"at": 0}', b'{"at": %d}' % (2 * BUCKET_MS)]
+    assert dead == [b'{"at": 0}', b'{"at": 1}']
+    assert desk.catalog.load(desk.lane.name).head.lane_time_ms == 2 * BUCKET_MS

@@ -154,6 +154,20 @@ def test_what_stages_made_needs_no_name_and_no_window() -> None:
     )
 
 
+def test_a_window_bounds_nothing_where_a_time_is_trusted() -> None:
+    d = shop()
+    given = {"reads": "orders", "id_from": "key", "window": "1m", "dead_letters": "bad"}
+    d.stage(**given, name="timed", time_from="json:at")(price)
+    d.stage(**given, name="plain")(price)
+    d.stage(**given, name="stamped", time_from="timestamp")(price)
+    d.stage(**given, name="keyed", dedup="topic", time_from="json:at")(price)
+    d.stage(**given | {"reads": "made"}, name="inner", time_from="json:at")(price)
+    d.stage(reads="orders", writes="made", name="maker", id_from="key")(price)
+    found = cautions(d)
+    assert [one.stage for one in found if one.about == "window"] == ["plain"]
+    assert [one.stage for one in found if one.about == "time_from"] == ["stamped", "inner"]
+
+
 @pytest.mark.parametrize("filters", [Filters(), Filters(engine="pybloom-live", rate=0.01)])
 def test_what_ids_take_is_what_they_were_measured_to_take(filters: Filters) -> None:
     d = shop(filters=filters)

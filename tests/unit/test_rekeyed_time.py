@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -55,25 +56,26 @@ def shop(house: House) -> House:
     return house
 
 
-def rekey(house: House, topic: str = "in") -> None:
+def rekey(house: House, topic: str = "in", edges: tuple[str, ...] = ("mid",), **more: Any) -> None:
     """Send on what is in a topic."""
     runner = house.runner(
         RE_KEYING[topic],
         reads=topic,
-        writes=("mid",),
+        writes=edges,
         call=lambda record: record,
         window_ms=WINDOW_MS,
-        emitter=Sent(house, ("mid",)),
-        policy=Policy(keep_ids=True),
+        emitter=Sent(house, edges),
+        policy=Policy(keep_ids=True, dead_letter_edge=1 if edges[1:] else None),
+        **more,
     )
     house.done(runner, topic=topic)
 
 
-def count(house: House, cut: int = 100) -> int:
+def count(house: House, cut: int = 100, **more: Any) -> int:
     """Work off what was sent on; return how many records took effect."""
     before = len(house.sent())
     runner = house.runner(
-        COUNTING, reads="mid", senders=tuple(RE_KEYING.values()), window_ms=WINDOW_MS
+        COUNTING, reads="mid", senders=tuple(RE_KEYING.values()), window_ms=WINDOW_MS, **more
     )
     house.done(runner, cut=cut, topic="mid")
     return len(house.sent()) - before
@@ -275,3 +277,37 @@ def test_hosts_find_out_how_far_time_has_come_and_remember_it_between_tasks(shop
     shop.broker.append(shop.source("mid"), shop.sent("mid")[-1])
     now[0] += senders.LEARN_SECONDS
     assert host.batch() - FRIDAY == 3 * WINDOW_MS, "a topic that is gone stops nothing"
+
+
+# Where a time is trusted ----------------------------------------------------------------------
+
+
+def publish(house: House, name: str, made_ms: int, topic: str = "in") -> None:
+    headers = (("id", name.encode()), ("at", b"%d" % made_ms))
+    house.broker.append(house.source(topic), Record(value=name.encode(), headers=headers))
+
+
+def trusting(house: House, *, behind: bool = True) -> tuple[int, list[bytes | None]]:
+    """Work everything off, a time trusted in front and behind; return what took effect, and letters."""
+    before = len(house.sent("dead"))
+    for topic in RE_KEYING:
+        rekey(house, topic, ("mid", "dead"), time_from="header:at")
+    given = {"writes": ("out", "dead"), "policy": Policy(dead_letter_edge=1)}
+    effects = count(house, **given, time_from="header:at" if behind else None)
+    return effects, [letter.value for letter in house.sent("dead")[before:]]
+
+
+@pytest.mark.parametrize("behind", [True, False])
+def test_a_retry_in_another_partition_is_put_aside_once_what_it_repeats_is_forgotten(shop, behind):
+    """The lane that sends it on never came so far in time: only the one behind can tell."""
+    shop.broker.create("dead")
+    publish(shop, "x", FRIDAY)
+    assert trusting(shop, behind=behind) == (1, [])
+    for number in range(3):
+        publish(shop, str(number), FRIDAY + WINDOW_MS + BUCKET_MS)
+        assert trusting(shop, behind=behind) == (1, [])
+    assert lane_time(shop) == FRIDAY + WINDOW_MS + BUCKET_MS
+    publish(shop, "x", FRIDAY, "in2")
+    publish(shop, "y", FRIDAY + BUCKET_MS, "in2")
+    assert trusting(shop, behind=behind) == ((1, [b"x"]) if behind else (2, []))
+    assert shop.proved() == []

@@ -247,16 +247,13 @@ def _check_buckets(
 ) -> None:
     """Hold where ids lie against when they may be dropped, once for each kind of record there."""
     marks, sources = rows.marks[record_of], rows.sources[record_of]
-    rekeyed = bool(ground.kept[rows.marks[rows.marks != ABSENT]].any())
     kinds = distinct((part_of, marks, sources))
     for at in kinds.tolist():
         one, source = decided[int(part_of[at])], int(sources[at])
         lane_time = Bucket(Origin.EXTERNAL, one.seal.lane_time_ms // BUCKET_MS)
         mark = ground.marks.every[int(marks[at])] if marks[at] != ABSENT else None
         if mark is None or mark.kept:
-            right = one.part.bucket == lane_time or (
-                rekeyed and is_held_longer(one.part.bucket, one.seal.lane_time_ms)
-            )
+            right = one.part.bucket == lane_time or is_held_longer(one.part.bucket, one.seal)
         else:
             seen = {read.key: read.seq for read in one.part.seen}
             key = (mark.sender, mark.incarnation, rows.every[source].topic)

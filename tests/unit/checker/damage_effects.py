@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dedup.catalog.store import Blob
-from dedup.formats.segment import Bucket, Origin, Part, encode_segment, raw_ids
+from dedup.expiry import WINDOW_MS_MAX
+from dedup.formats.segment import BUCKET_MS, Bucket, Origin, Part, encode_segment, raw_ids
 from dedup.ids import named
 from dedup.model import Incarnation, SegmentList
 from delivery.checker import Kind
@@ -140,10 +141,19 @@ def internal_id_kept_as_external(world: World) -> None:
 
 
 @found(Kind.BUCKET)
-def external_id_in_the_bucket_of_another_time(world: World) -> None:
+def external_id_that_goes_too_early(world: World) -> None:
     (part,) = world.parts(FIRST, 2)
-    later = Bucket(Origin.EXTERNAL, part.bucket.number + 1)
-    world.put_parts(FIRST, 2, (replace(part, bucket=later),), part.count)
+    earlier = Bucket(Origin.EXTERNAL, part.bucket.number - 1)
+    world.put_parts(FIRST, 2, (replace(part, bucket=earlier),), part.count)
+
+
+@found(Kind.BUCKET)
+def external_id_that_is_kept_as_if_for_ever(world: World) -> None:
+    (part,) = world.parts(FIRST, 2)
+    beyond = world.seal(FIRST, 2).minted_at_ms + WINDOW_MS_MAX + BUCKET_MS
+    world.put_parts(
+        FIRST, 2, (replace(part, bucket=Bucket.at(Origin.EXTERNAL, beyond)),), part.count
+    )
 
 
 @found(Kind.BUCKET)
