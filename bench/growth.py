@@ -164,6 +164,7 @@ def _sealed(scratch: Path, lanes: int, bundles: int) -> Turn:
         task.take(batches_of(rows)[0], first + BUNDLE_RECORDS)
         while not task.idle:
             task.turn()
+            task.finish()
         seconds.append(time.perf_counter() - began)
     grown = psutil.Process().memory_info().rss - before
     # A repeat goes to another lane than what it repeats, wherever there is more than one.

@@ -24,7 +24,7 @@ from dedup.model import Frontier, Source
 from delivery.batch import OFFSET_MAX, Batch, joined
 from delivery.host.clock import SystemClock, pause_seconds
 from delivery.host.counters import Counters
-from delivery.host.outbox import Outbox
+from delivery.host.outbox import Outbox, Road
 from delivery.host.senders import Senders, Writers
 from delivery.host.spec import BUFFER_BYTES_MAX, BUFFER_ROWS_MAX, StageSpec
 from delivery.judge import Judge
@@ -118,6 +118,7 @@ class LaneTask:
             at=at,
         )
         self.outbox = Outbox(self._runner, emitter)
+        self._road = Road()
         self._ack: m.Acknowledge | None = None
         self._ack_since = 0.0
         #: Each with its bytes.
@@ -216,19 +217,22 @@ class LaneTask:
         self._position = max(self._position, position)
 
     def turn(self, *, linger: float = 0.0) -> bool:
-        """Offer a bundle if one is due, and do everything that can be done; False if nothing was.
+        """Do all that can be done without waiting for an emission; False if that was nothing.
+
+        For a host that gives one lane after the other its turn.
 
         Args:
             linger: how long rows may wait for more.
         """
-        runner = self._runner
-        moved = False
-        if self._hungry and self._due(linger):
-            self._offer()
-            moved = True
-        while not self._paused() and runner.step():
-            moved = True
-        return moved
+        moved = self.prepare(linger=linger, together=False)
+        appends = self.appends()
+        self.tell(self.perform(appends))
+        self.hand_over()
+        moved |= self.outbox.look()
+        moved |= self._road.begin([self.outbox])
+        acks = self.acknowledges(now=False)
+        self.tell(self.perform(acks))
+        return moved or bool(appends or acks)
 
     # Phases, for a host that runs several lanes together ---------------------------------------
 
