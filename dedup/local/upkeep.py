@@ -55,8 +55,11 @@ def due(group: Group, limits: Limits) -> tuple[Held, ...]:
     """Return runs that should be one, adjacent in time; none if all is well.
 
     A unit that is over becomes a single run. In the newest one, as many runs of one size as
-    `fanout` become one of the next, so that an id is moved a logarithm of times and the number of
-    runs is a logarithm of the number of ids.
+    `fanout` become one of the next, and smaller ones with them, so that an id is moved a logarithm of
+    times and the number of runs is a logarithm of the number of ids.
+
+    SUBTLE: smaller runs are no reason to merge a larger one. Counted with it, three of a flush each
+    would move all ids of the lane again and again.
     """
     units: dict[int, list[Held]] = {}
     for held in group.runs:
@@ -65,10 +68,10 @@ def due(group: Group, limits: Limits) -> tuple[Held, ...]:
         if len(units[unit]) > 1:
             return tuple(units[unit])
     newest = units[max(units)] if units else []
-    for level in sorted({_level(held, limits) for held in newest}):
-        alike = [held for held in newest if _level(held, limits) <= level]
-        if len(alike) >= limits.fanout:
-            return tuple(alike)
+    levels = [_level(held, limits) for held in newest]
+    for level in sorted(set(levels)):
+        if levels.count(level) >= limits.fanout:
+            return tuple(held for held, of in zip(newest, levels, strict=True) if of <= level)
     return ()
 
 

@@ -193,6 +193,13 @@ def combined(pieces: Sequence[Block]) -> Block:
     whole = Block.joined(pieces)
     if len(pieces) == 1:
         return whole
+    # Each piece is sorted: a sort that goes by what is sorted already only merges them, and takes a
+    # third of the time that `order` does.
+    high = np.ascontiguousarray(whole.ids[:, 0])
+    place = np.argsort(high, kind="stable")
+    high = high.take(place)
+    if not (high[1:] == high[:-1]).any():
+        return whole.take(place)
     found = whole.take(order(whole.ids))
     if not _again(found.ids).any():
         return found
