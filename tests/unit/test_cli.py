@@ -246,3 +246,25 @@ def test_nothing_is_reserved_by_looking(run: CliRunner, tmp_path: Path) -> None:
     assert list(Path().iterdir()) == []
     assert not any(path.name.isdigit() for path in tmp_path.glob("delivery-ports-*/*"))
     assert ports.PORT_MIN > 1024
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (("delivery", "exp"), {"explain"}),
+        (("delivery", "catalog", "ins"), {"inspect"}),
+        (("delivery", "status", "--js"), {"--json"}),
+    ],
+)
+def test_a_shell_completes_verbs_and_options(words: tuple[str, ...], offered: set[str]):
+    # As the help says it, in a shell that knows nothing else.
+    script = (
+        'eval "$(_DELIVERY_COMPLETE=bash_source delivery)"; '
+        f"COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; "
+        '_delivery_completion delivery; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    here = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+    done = subprocess.run(
+        ["bash", "--norc", "-c", script], env=here, check=True, capture_output=True, text=True
+    )
+    assert set(done.stdout.split()) == offered
