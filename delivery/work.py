@@ -13,9 +13,10 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from dedup.formats.segment import Part
+from dedup.frozen import replace
 from dedup.model import Attempt, Seal
 from delivery.batch import Batch, Rows
 from delivery.outputs import Origin

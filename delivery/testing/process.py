@@ -9,13 +9,14 @@ Invariants:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
 from connectors.memory import memory_logs
 from dedup.catalog.catalog import Catalog
 from dedup.collect import Step
+from dedup.frozen import replace
 from dedup.index import ExactIndex, Ids, Memo
 from delivery.broker import MemoryBroker
 from delivery.judge import Judge, Memory

@@ -13,12 +13,13 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from connectors.memory import MemoryReader
 from dedup.catalog.catalog import INLINE_BYTES_MAX, Catalog
 from dedup.catalog.memory import MemoryStore, Tables
+from dedup.frozen import replace
 from dedup.index import ExactIndex, Memo
 from dedup.model import Frontier, Head, Source
 from delivery.broker import MemoryBroker
