@@ -118,7 +118,6 @@ class LaneTask:
             at=at,
         )
         self.outbox = Outbox(self._runner, emitter)
-        self._road = Road()
         self._ack: m.Acknowledge | None = None
         self._ack_since = 0.0
         #: Each with its bytes.
@@ -229,7 +228,8 @@ class LaneTask:
         self.tell(self.perform(appends))
         self.hand_over()
         moved |= self.outbox.look()
-        moved |= self._road.begin([self.outbox])
+        # A road remembers who waits for others, and here is nobody else.
+        moved |= Road().begin([self.outbox])
         acks = self.acknowledges(now=False)
         self.tell(self.perform(acks))
         return moved or bool(appends or acks)
