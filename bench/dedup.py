@@ -203,9 +203,7 @@ class OfIndex:
             facts=self._facts(watch, before, read, fresh),
         )
 
-    def _facts(
-        self, watch: Stopwatch, before: int, read: int, fresh: int
-    ) -> Mapping[str, float]:
+    def _facts(self, watch: Stopwatch, before: int, read: int, fresh: int) -> Mapping[str, float]:
         stats, whole = self.index.stats, sum(watch.seconds) + watch.behind
         looked_up = stats.counters.false_positives - before + stats.counters.catalog_reads - read
         return {

@@ -96,6 +96,8 @@ class SuiteSeconds:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Count what should run."""
         self.collected = Counter(suite_of(item.nodeid) for item in session.items)
+        if self.config.option.markexpr == "slow":
+            take_note(kind="asked", count=len(session.items), seconds=0)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Print a heading where a suite begins."""

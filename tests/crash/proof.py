@@ -5,7 +5,8 @@ What it must not know: how anything is proved.
 
 Invariants:
     Every number on the page was written down by a test that passed.
-    Nothing is missing on it: every world with the number of states that is pinned, every mutant.
+    Of worlds and mutants nothing is missing on it: each with the number of states that is pinned. Of
+    the other tests it says how many were asked for, and names those that ran.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ def page(record: list[dict[str, Any]], today: dt.date) -> str:
         "",
         f"{made}, {packages}.",
         "What is explored, and how to replay a plan, is in [protocol.md](protocol.md).",
+        *_ended(record),
         "",
         "## Every plan of every world",
         "",
@@ -99,6 +101,16 @@ def page(record: list[dict[str, Any]], today: dt.date) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _ended(record: list[dict[str, Any]]) -> list[str]:
+    """Say so if the run was ended before all tests had run."""
+    asked = sum(entry["count"] for entry in record if entry["kind"] == "asked")
+    ran = len({entry["test"] for entry in record if entry["kind"] == "killed"})
+    if ran >= asked:
+        return []
+    said = f"The run was ended when {ran} of its {asked} tests had passed"
+    return [f"{said}; what is not on this page was not part of it."]
 
 
 def _denied(filters: list[dict[str, Any]]) -> list[str]:

@@ -41,6 +41,18 @@ def test_the_page_of_a_whole_record_lacks_nothing(record):
     assert "test_no_deep_plan" not in page
 
 
+def test_a_run_that_was_ended_early_says_so(record):
+    ran = len({one["test"] for one in record if one["kind"] == "killed"})
+    whole = proof.page([{"kind": "asked", "count": ran}, *record], dt.date(2026, 1, 2))
+    assert "was ended" not in whole
+    part = proof.page([{"kind": "asked", "count": ran + 9}, *record], dt.date(2026, 1, 2))
+    assert f"The run was ended when {ran} of its {ran + 9} tests had passed" in part
+
+
+def test_the_page_that_is_kept_tells_of_every_world_and_mutant_there_is():
+    assert proof.lacking(proof.PAGE.read_text()) == []
+
+
 def test_a_world_or_a_mutant_that_is_missing_is_named(record):
     record[0]["states"] += 1
     left = [one for one in record if one.get("name") not in {"zombie", MUTANTS[-1].name}]
