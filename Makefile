@@ -37,7 +37,7 @@ lint: setup ## Look for mistakes and for unformatted code
 type: setup ## Check the types of the four packages
 	@.ci/section types $(BIN)/mypy
 
-crash: setup jars ## The slow tests: crashes, in depth (up to an hour)
+crash: setup jars ## The slow tests: crashes, in depth (about two hours)
 	@rm -f .cache/proof.jsonl
 	@$(BIN)/python -m pytest -m slow
 	@$(BIN)/python -m tests.crash.proof

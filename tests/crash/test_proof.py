@@ -30,6 +30,8 @@ def record() -> list[dict[str, Any]]:
         for one in MUTANTS
     ]
     found.append({"kind": "killed", "outcome": "passed", "seconds": 9.5, "test": "tests/a.py::b"})
+    asked = {"ids": 100, "strangers": 1_000, "hits": 1, "seconds": 1.0, "test": "filters"}
+    found.append({"kind": "filter", "engine": "blocked", "keyed": False, **asked})
     return found
 
 
