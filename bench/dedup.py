@@ -57,8 +57,6 @@ ARRAYS, JUDGE, UNIQUE = "index, 10 M", "judge, 10 M", "index, 10 M, no repeats"
 #: missing, so that it has a million on average.
 ABOUT_ONE = 0.33
 ROUNDS = (5, 1)
-#: An index has settled when so many looks, so far apart, see no merge.
-SETTLED_LOOKS, SETTLING_SECONDS = 10, 0.2
 SOURCE = Source(TopicId(b"names".ljust(16)), 0)
 
 Numbers = npt.NDArray[np.uint64]
@@ -119,19 +117,9 @@ class OfIndex:
         self.index.catch_up(self.lane.head)
         while self.lane.count < count:
             assert self.index.took(*self.lane.append()), "nobody else writes this lane"
-        self._settle()
+        self.index.settle()
         self.names = Names(self.lane.count)
         self._job = Job()
-
-    def _settle(self) -> None:
-        """Wait until nothing is left to merge."""
-        merges, still = -1, 0
-        while still < SETTLED_LOOKS:
-            self.index.catch_up(self.lane.head)
-            now = self.index.counters.merges
-            still = still + 1 if now == merges else 0
-            merges = now
-            time.sleep(SETTLING_SECONDS)
 
     def turn(self, share: float = REPEAT_SHARE) -> Turn:
         """Give verdicts over arrays of names, and build and take the segments of what is fresh."""
@@ -325,9 +313,9 @@ BENCHMARKS = (
         name="dedup-path",
         says=f"Verdicts for batches of {BATCH_IDS:,} names, {REPEAT_SHARE:.0%} of which repeat any "
         "earlier one: hash, repeats in the batch, filter, look-up of what it lets through, segment; "
-        "CPU time of the path alone, and among the facts with what is merged behind it. The index is given arrays of names; the judge is what a lane "
-        "does, from headers, record by record, payloads compared. Spark drops repeats alone, from "
-        "files of 100,000 names, by the clock.",
+        "CPU time of the path alone, and among the facts with what is merged behind it. The index is "
+        "given arrays of names; the judge is what a lane does, from headers, record by record, payloads "
+        "compared. Spark drops repeats alone, from files of 100,000 names, by the clock.",
         unit="id",
         staged=_path,
         baseline=PYBLOOM,

@@ -84,10 +84,11 @@ def times_of(way: _Way, batch: Batch, rows: _Rows, untold: dict[int, InvalidUsag
     column = getattr(way, "column", None)
     if column is not None:
         times: _Times = column(batch, rows)
-        for at in np.flatnonzero((times < 0) | (times > TIME_MS_MAX)).tolist():
+        wrong = (times < 0) | (times > TIME_MS_MAX)
+        for at in np.flatnonzero(wrong).tolist():
             (record,) = batch.records(rows[at : at + 1])
             untold[int(rows[at])] = _untold(record, ValueError(f"its timestamp is {times[at]}"))
-        return np.where((times < 0) | (times > TIME_MS_MAX), NO_TIME, times)
+        return np.where(wrong, NO_TIME, times)
     found = np.full(len(rows), NO_TIME, dtype=np.int64)
     for at, (row, record) in enumerate(zip(rows.tolist(), batch.records(rows), strict=True)):
         try:

@@ -103,6 +103,11 @@ class LaneIndex:
         self._keeper.close(self._fits)
         self._head = None
 
+    def settle(self) -> None:
+        """Wait until nothing is left to merge: for whoever measures what comes after it."""
+        while self._keeper.upkeep(self._fits, wait=True):
+            pass
+
     # Catching up ------------------------------------------------------------------------------
 
     def catch_up(self, head: Head) -> None:

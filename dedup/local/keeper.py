@@ -309,33 +309,34 @@ class Keeper:
 
     # Upkeep -----------------------------------------------------------------------------------
 
-    def upkeep(self, fits: Fits) -> None:
-        """Adopt what was done, and do what is due: at once if it is little, else in a thread.
+    def upkeep(self, fits: Fits, *, wait: bool = False) -> bool:
+        """Adopt what was done, and do what is due: at once or in a thread; tell if one is at it.
 
         Work that fails, for want of room or because somebody deletes files, is counted, and is due
         again after the next flush: without it everything is right, and slower.
         """
         try:
-            outcome = self._background.outcome(wait=self._crowded())
+            outcome = self._background.outcome(wait=wait or self._crowded())
             if outcome is not None and self._take(outcome):
                 self.publish(fits)
             while not self._background.busy:
                 job = self._due()
                 if job is None:
-                    return
+                    break
                 count, work = job
                 if count > self._limits.inline_ids:
                     # One process at a time is enough, unless there are too many runs to wait for it.
                     lock = None if self._place is None else self._place.reserve()
                     if lock is not None or self._place is None or self._crowded():
                         self._background.start(work, lock)
-                    return
+                    break
                 outcome = work(lambda: False)
                 assert outcome is not None, "nobody stops work that is done at once"
                 self._take(outcome)
                 self.publish(fits)
         except (OSError, Unavailable):
             self.counters.failures += 1
+        return self._background.busy
 
     def _crowded(self) -> bool:
         """Tell whether there are so many runs that looking through them costs more than waiting."""

@@ -305,8 +305,7 @@ def test_long_upkeep_goes_on_in_a_thread_and_leaves_none(tmp_path):
         index.catch_up(lane.head)
         for _ in range(60):
             index.took(*lane.append([lane.fresh() for _ in range(5)]))
-            index._keeper._background._future and index._keeper._background._future.result()
-            index.catch_up(lane.head)
+            index.settle()
         assert index.stats.counters.merges
         assert index.stats.counters.growths
         assert all_known(index, lane)
