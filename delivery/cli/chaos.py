@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import tempfile
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -143,11 +144,13 @@ def _setting(command_line: tuple[str, ...], options: dict[str, Any]) -> Setting:
 def _document(setting: Setting, chaos: Chaos, found: Audited, *, settled: bool) -> dict[str, Any]:
     from delivery.operate.chaos import KINDS, told  # noqa: PLC0415  keeps --help light
 
-    kills = [{"kind": KINDS[kind], "killed": count} for kind, count in chaos.killed.items()]
+    killed = Counter(kind for _, kind in chaos.died)
+    kills = [{"kind": KINDS[kind], "killed": count} for kind, count in killed.items()]
+    died = [{"at_ms": at_ms, "what": KINDS[kind]} for at_ms, kind in chaos.died]
     repeats = {"offered": found.repeats, "dropped": found.dropped}
     audited = {key: value for key, value in found.document().items() if key != "digests"}
     about = {"seed": setting.seed, "starts": chaos.starts, "kills": kills, "settled": settled}
-    return about | repeats | told(found.findings) | audited
+    return about | {"died": died} | repeats | told(found.findings) | audited
 
 
 def _text(document: dict[str, Any], found: Audited) -> str:

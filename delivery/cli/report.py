@@ -27,6 +27,12 @@ from delivery.cli.watching import observed, observing_options, watching_options
     default=Path("report.html"),
     help="The file; report.html. One that is there is replaced.",
 )
+@click.option(
+    "--chaos",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="What `delivery chaos --json` has said: who was killed is shown too.",
+)
 @observing_options("filters are shown too")
 @verb
 def command(
@@ -37,6 +43,7 @@ def command(
     kafka_config: Path | None,
     client: str | None,
     output: Path,
+    chaos: Path | None,
     since: int | None,
     home: Path | None,
 ) -> None:
@@ -45,10 +52,12 @@ def command(
     The page is one file that loads nothing, so it opens without a network and can be sent to
     anybody. With --kafka it says what waits in topics, and how late repeats come.
     """
-    from delivery.watch.page import page  # noqa: PLC0415  keeps --help light
+    from delivery.watch.kills import kills_in  # noqa: PLC0415  keeps --help light
+    from delivery.watch.page import page  # noqa: PLC0415  see above
 
+    kills = [] if chaos is None else kills_in(chaos)
     seen = observed(out, url, kafka, kafka_config, client, since=since, home=home)
-    text = page(seen).encode()
+    text = page(seen, kills).encode()
     try:
         unfinished = output.with_name(f".{output.name}.unfinished")
         unfinished.write_bytes(text)
@@ -70,6 +79,7 @@ def command(
             "size": len(text),
             "stages": [one.name for one in seen.history.stages],
             "seals": seals,
+            "kills": len(kills),
             "advice": len(seen.advice),
         },
     )

@@ -108,8 +108,8 @@ class Chaos:
         self._was_killed = False
         self._failures = 0
         self._armed: str | None = None
-        #: Who died, by kind, and how often the job was started.
-        self.killed: Counter[str] = Counter()
+        #: Who died, by kind, when that was seen, and how often the job was started.
+        self.died: list[tuple[int, str]] = []
         self.starts = 0
         self._job = self._start()
 
@@ -129,7 +129,7 @@ class Chaos:
             kinds = self._chance.sample(list(setting.kinds), len(setting.kinds))
             name = next((kind for kind in kinds if self._ways[kind](self)), None)
             if name is not None:
-                self.killed[name] += 1
+                self.died.append((time.time_ns() // 1_000_000, name))
                 self._report(f"{time.monotonic() - began:5.0f} s  {KINDS[name]}")
 
     def settle(self, rests: Callable[[], bool], seconds_max: float) -> bool:

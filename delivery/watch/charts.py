@@ -35,11 +35,12 @@ Words = Callable[[float], str]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis of time in equal slices."""
+    """An axis of time in equal slices, and moments on it that are marked, with what they were."""
 
     since_ms: float
     until_ms: float
     slices: int
+    marks: Sequence[tuple[float, str]] = ()
 
     def moment(self, number: float) -> str:
         """Return when a slice begins, as exactly as the axis is long."""
@@ -47,6 +48,12 @@ class Axis:
         at = self.since_ms + span * number / self.slices
         form = "%b %d %H:%M" if span > 86_400_000 else "%H:%M:%S" if span < 3_600_000 else "%H:%M"  # noqa: PLR2004  a day, an hour
         return datetime.fromtimestamp(at / 1000, UTC).strftime(form)
+
+    def marked(self) -> list[tuple[float, str]]:
+        """Return the marks that are on it, each with how far along that is, from 0 to 1."""
+        span = self.until_ms - self.since_ms
+        shares = [((at - self.since_ms) / span, what) for at, what in self.marks]
+        return [(share, what) for share, what in shares if 0 <= share <= 1]
 
 
 def short(value: float) -> str:
@@ -67,7 +74,7 @@ def lines(title: str, said: str, axis: Axis, series: Series, words: Words = shor
             f'<path class="line{spot} c{number}" d="{path}"/>'
             for path, spot in _paths(values, axis.slices, top)
         ]
-    body.append(_hovers(axis, series, words))
+    body += [_marks(axis), _hovers(axis, series, words)]
     return figure(title, said, _svg(title, said, body), [name for name, _ in series])
 
 
@@ -90,7 +97,7 @@ def stacks(title: str, said: str, axis: Axis, series: Series, words: Words = sho
                     f'width="{max(0.6, width - 0.6):.1f}" height="{tall:.1f}"/>'
                 )
                 below[at] += value
-    body.append(_hovers(axis, series, words))
+    body += [_marks(axis), _hovers(axis, series, words)]
     return figure(title, said, _svg(title, said, body), [name for name, _ in series])
 
 
@@ -169,6 +176,15 @@ def _times(axis: Axis) -> str:
     )
 
 
+def _marks(axis: Axis) -> str:
+    """Return a line down the chart for every marked moment that is on it."""
+    places = [_LEFT + share * _ACROSS for share, _ in axis.marked()]
+    return "".join(
+        f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{HEIGHT - _BOTTOM}"/>'
+        for x in places
+    )
+
+
 def _paths(values: Sequence[float], slices: int, top: float) -> list[tuple[str, str]]:
     """Return the stretches of a line between its gaps, and what a stretch of one point is."""
     found: list[list[str]] = [[]]
@@ -190,6 +206,7 @@ def _paths(values: Sequence[float], slices: int, top: float) -> list[tuple[str, 
 def _hovers(axis: Axis, series: Series, words: Words) -> str:
     """Return, over each slice with a value, a place that says the values when pointed at."""
     width = _ACROSS / axis.slices
+    marks = [(min(int(at * axis.slices), axis.slices - 1), what) for at, what in axis.marked()]
     parts = []
     for at in range(axis.slices):
         told = [
@@ -197,6 +214,7 @@ def _hovers(axis: Axis, series: Series, words: Words) -> str:
             for name, values in series
             if not isnan(values[at]) and values[at]
         ]
+        told += [what for place, what in marks if place == at]
         if told:
             text = "\n".join([axis.moment(at), *told])
             parts.append(

@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
@@ -19,6 +20,7 @@ from delivery.watch.charts import Axis, bars, figure, lines, short, stacks
 from delivery.watch.distances import LABELS, Distances
 from delivery.watch.guarantee import StageGuarantee
 from delivery.watch.history import SLICES, History, StageHistory
+from delivery.watch.kills import Kill
 from delivery.watch.lag import StageLag
 from delivery.watch.observed import Observed
 from delivery.watch.style import SHEET
@@ -27,14 +29,22 @@ __all__ = ["page"]
 
 #: Lanes that a chart shows, those that read most.
 LANES_MAX = 12
+#: Kills that are listed, the latest; charts show all of them.
+KILLS_MAX = 40
 _WORDS = {"exact": "PROTECTED", "degraded": "DEGRADED", "unknown": "UNKNOWN"}
 _TIMES = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 
 
-def page(seen: Observed) -> str:
-    """Return the document."""
+def page(seen: Observed, kills: Sequence[Kill] = ()) -> str:
+    """Return the document.
+
+    Args:
+        seen: what was observed.
+        kills: who was killed meanwhile, if somebody was.
+    """
     past = seen.history
-    axis = Axis(past.since_ms, max(past.until_ms, past.since_ms + 1), SLICES)
+    marks = [(float(one.at_ms), f"killed: {one.what}") for one in kills]
+    axis = Axis(past.since_ms, max(past.until_ms, past.since_ms + 1), SLICES, marks)
     stages = "".join(
         _stage(one, axis, past, seen.distances.get(one.name), with_kafka=seen.with_kafka)
         for one in past.stages
@@ -45,7 +55,7 @@ def page(seen: Observed) -> str:
         '<meta http-equiv="Content-Security-Policy" '
         "content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         f"<title>Delivery: {escape(seen.catalog)}</title><style>{SHEET}</style></head><body><main>"
-        f"{_head(seen)}{_tiles(seen)}{_now(seen)}{_advice(seen)}"
+        f"{_head(seen)}{_tiles(seen)}{_now(seen)}{_advice(seen)}{_kills(kills)}"
         f'<h2 id="stages">Stage by stage</h2>{stages or "<p>No stage ever ran on it.</p>"}'
         f"{_filters(seen)}{_foot(seen)}</main></body></html>\n"
     )
@@ -136,6 +146,21 @@ def _advice(seen: Observed) -> str:
     )
     said = items or "<li>Too little was seen to say anything.</li>"
     return f'<h2 id="advice">Advice</h2><div class="box"><ul class="plain">{said}</ul></div>'
+
+
+def _kills(kills: Sequence[Kill]) -> str:
+    if not kills:
+        return ""
+    counts = Counter(one.what for one in kills)
+    said = ", ".join(f"{escape(what)} ({count:,})" for what, count in counts.most_common())
+    rows = [[_when(one.at_ms), escape(one.what)] for one in kills[-KILLS_MAX:]]
+    older = len(kills) - len(rows)
+    left = f" The oldest {older:,} are not listed." if older else ""
+    return (
+        f'<h2 id="kills">Kills</h2><div class="box"><p>{len(kills):,} killed: {said}; a broken line in '
+        f'each chart over time.{left}</p><div class="scroll">{_table(("when", "who"), rows, 2)}</div>'
+        "</div>"
+    )
 
 
 def _stage(

@@ -41,6 +41,7 @@ th{color:var(--soft);font-weight:500}tr:last-child td{border-bottom:0}
 td.n,th.n{text-align:right}
 svg{display:block;width:100%;height:auto;overflow:visible}
 .grid{stroke:var(--rule);stroke-width:1}
+.mark{stroke:var(--bad);stroke-width:1.5;stroke-dasharray:3 3}
 .tick,.label{fill:var(--soft);font-size:10.5px}.label{font-size:11px;fill:var(--ink)}
 .line{fill:none;stroke:currentColor;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}
 .spot{stroke-width:4}

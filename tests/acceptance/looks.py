@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from dedup.catalog.memory import MemoryStore
+from delivery.watch.kills import Kill
 from delivery.watch.page import page
 from tests.unit.house import House
 from tests.unit.watch_kit import busy, observed
@@ -137,7 +138,11 @@ def main() -> int:
     house = House(MemoryStore())
     busy(house)
     house.write("late", timestamp_ms=house.now - 200_000)
-    text = page(observed(house))
+    seen = observed(house)
+    began, span = seen.history.since_ms, seen.history.until_ms - seen.history.since_ms
+    text = page(
+        seen, [Kill(began + span * at // 5, "the job with all below it") for at in range(1, 5)]
+    )
     figures = text.count("<figure>")
     PLACE.mkdir(parents=True, exist_ok=True)
     shipped, probed = PLACE / "report.html", PLACE / "probed.html"

@@ -69,10 +69,15 @@ def test_a_job_that_is_killed_again_and_again_stays_exact(
     found = json.loads(result.stdout)
     assert found["verdict"] == "exact", log.read_text()
     assert sum(one["killed"] for one in found["kills"]) == 5
+    assert len({one["at_ms"] for one in found["died"]}) == 5
     assert found["starts"] > 1
     assert found["settled"]
     assert found["offered"] == found["dropped"] > 0
     assert (found["lost"], found["doubled"], found["conflicting"], found["other"]) == (0, 0, 0, 0)
+    said, page = tmp_path / "chaos.json", tmp_path / "report.html"
+    said.write_text(result.stdout)
+    called("report", url, "--kafka", kafka.bootstrap, "-o", str(page), "--chaos", str(said))
+    assert page.read_text().count('class="mark"') >= 5
     left = [
         one for one in psutil.process_iter(["cmdline"]) if source in (one.info["cmdline"] or [])
     ]

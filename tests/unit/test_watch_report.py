@@ -17,7 +17,8 @@ from dedup.local import Home, LaneIndex
 from dedup.local.limits import Limits
 from delivery.watch.charts import Axis, bars, lines, short, stacks
 from delivery.watch.history import SLICES, history
-from delivery.watch.page import page
+from delivery.watch.kills import Kill
+from delivery.watch.page import KILLS_MAX, page
 from delivery.watch.rows import read_rows
 from tests.unit.house import LANE, WINDOW_MS, House
 from tests.unit.operate_kit import called, document
@@ -177,6 +178,34 @@ def test_names_are_escaped() -> None:
     assert "&lt;script&gt;" in text
 
 
+def test_kills_are_listed_and_marked_in_every_chart_over_time(house: House, text: str) -> None:
+    seen = observed(house)
+    began, ended = seen.history.since_ms, seen.history.until_ms
+    kills = [Kill(began + 1, "a <worker>"), Kill((began + ended) // 2, "the job")]
+    marked = page(seen, [Kill(began - 1, "before all that is shown"), *kills])
+    assert LOADING.findall(marked) == []
+    assert "3 killed" in " ".join(outline(marked).words)
+    assert "a <worker>" in outline(marked).words
+    charts = [one for one in drawings(marked) if one.findall("rect[@class='hover']")]
+    for one in charts:
+        lines_down = [line for line in one.iter("line") if line.get("class") == "mark"]
+        assert len(lines_down) == len(kills), "none of what lies before the chart"
+        said = " ".join(title.text or "" for title in one.iter("title"))
+        assert "killed: the job" in said
+    assert len(charts) == 5
+    assert 'id="kills"' not in text
+    assert 'class="mark"' not in text
+
+
+def test_of_very_many_kills_the_latest_are_listed(house: House) -> None:
+    seen = observed(house)
+    kills = [Kill(seen.history.since_ms + at, f"number {at}") for at in range(KILLS_MAX + 3)]
+    found = outline(page(seen, kills))
+    assert "number 2" not in found.words
+    assert "number 3" in found.words
+    assert "The oldest 3 are not listed." in " ".join(found.words)
+
+
 def test_filters_of_a_home_are_shown(tmp_path: Path) -> None:
     found = House(MemoryStore())
     found.write(*(f"r{at}" for at in range(50)))
@@ -291,3 +320,21 @@ def test_what_is_older_is_left_out(sold: House, tmp_path: Path) -> None:
     file = str(tmp_path / "report.html")
     assert document("report", sold.store.url, "-o", file)["seals"] > 0
     assert document("report", sold.store.url, "-o", file, "--since", "1h")["seals"] == 0
+
+
+def test_the_verb_takes_what_chaos_has_said(sold: House, tmp_path: Path) -> None:
+    said = tmp_path / "chaos.json"
+    said.write_text('{"died": [{"at_ms": 1700000000000, "what": "the job with all below it"}]}')
+    file = tmp_path / "page.html"
+    found = document("report", sold.store.url, "-o", str(file), "--chaos", str(said))
+    assert found["kills"] == 1
+    assert "the job with all below it" in file.read_text()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"died": [{"what": "the job"}]}', '{"died": 3}'])
+def test_what_chaos_has_not_said_is_refused(sold: House, tmp_path: Path, text: str) -> None:
+    said, file = tmp_path / "chaos.json", tmp_path / "page.html"
+    said.write_text(text)
+    result = called("report", sold.store.url, "-o", str(file), "--chaos", str(said), code=2)
+    assert "delivery chaos --json" in result.stderr
+    assert not file.exists()
