@@ -16,7 +16,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any, cast
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,7 @@ from delivery.records import Record
 IdFrom = Callable[[Record], bytes | None]
 
 _Rows = npt.NDArray[np.intp]
+_NAME, _VALUE = itemgetter(0), itemgetter(1)
 
 
 def id_from(text: str | IdFrom | None) -> IdFrom:
@@ -163,9 +165,9 @@ class _Header:
         headers = taken(batch.headers, rows)
         there = list(filter(None, headers))
         if len(there) == len(headers) > 0 and set(map(len, there)) == {1}:
-            names, values = zip(*chain.from_iterable(there), strict=True)
-            if set(names) == {self._name}:
-                return cast("tuple[bytes, ...]", values)
+            pairs = list(chain.from_iterable(there))
+            if set(map(_NAME, pairs)) == {self._name}:
+                return list(map(_VALUE, pairs))
         return [_last(some, self._name) for some in headers]
 
 

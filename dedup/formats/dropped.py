@@ -37,6 +37,10 @@ class Verdict(IntEnum):
     ABANDONED = 3
 
 
+#: A dictionary answers several times as quickly as the class, and runs come by the ten thousand.
+_VERDICTS = {int(verdict): verdict for verdict in Verdict}
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """Neighbouring offsets of one partition with one verdict."""
@@ -96,8 +100,10 @@ def decode_dropped(blob: bytes, place: str) -> list[Run]:
                 source, behind = named, 0
             assert source is not None, "the first run names its partition"
             offset = behind + reader.uint()
-            runs.append(Run(source, offset, reader.uint(), Verdict(reader.uint())))
-            behind = offset + runs[-1].count
+            count, verdict = reader.uint(), reader.uint()
+            assert verdict in _VERDICTS, f"there is no verdict {verdict}"
+            runs.append(Run(source, offset, count, _VERDICTS[verdict]))
+            behind = offset + count
     except (AssertionError, ValueError) as error:
         raise Corrupt(
             "read dropped offsets", place, f"they contradict themselves ({error}); keep a copy"

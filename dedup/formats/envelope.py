@@ -156,6 +156,10 @@ class Reader:
 
     def uint(self) -> int:
         """Read an unsigned LEB128 number."""
+        first = self._body[self._at : self._at + 1]
+        if first and first[0] < _CONTINUES:  # nearly all are
+            self._at += 1
+            return first[0]
         number = 0
         for index in range(_VARINT_BYTES_MAX):
             byte = self.raw(1)[0]

@@ -16,14 +16,25 @@ from contextlib import closing
 
 from dedup.errors import DeliveryError
 from dedup.model import Source
-from delivery.kafka.port import Client, Fetched
+from delivery.kafka.port import FETCH_BUFFER_BYTES_MAX, Client, Fetched
 
-__all__ = ["POLL_RECORDS_MAX", "STALL_SECONDS_MAX", "read_ranges"]
+__all__ = [
+    "POLL_RECORDS_MAX",
+    "SHORT_BUFFER_BYTES_MAX",
+    "SHORT_RECORDS_MAX",
+    "STALL_SECONDS_MAX",
+    "read_ranges",
+]
 
-#: What one poll returns at most, and how long it waits.
-POLL_RECORDS_MAX = 20_000
+#: What one poll returns at most, and how long it waits. Records are gone through column by column:
+#: so many small ones stay in a processor's own cache meanwhile, and take a fifth less time than ten
+#: times as many.
+POLL_RECORDS_MAX = 2_000
 POLL_BYTES_MAX = 16 * 1024 * 1024
 POLL_SECONDS = 0.5
+#: What lies in ranges as short as this is not worth what a consumer fetches ahead behind them.
+SHORT_RECORDS_MAX = 1000
+SHORT_BUFFER_BYTES_MAX = 1024 * 1024
 #: A range was there when it was chosen; whoever gets nothing of it for so long is cut off.
 STALL_SECONDS_MAX = 60.0
 
@@ -48,7 +59,9 @@ def read_ranges(
         records_max: what one poll returns at most.
     """
     waiting = {source: at for source, at in starts.items() if at < ends.get(source, at)}
-    with closing(client.consumer()) as consumer:
+    short = sum(ends[source] - at for source, at in waiting.items()) <= SHORT_RECORDS_MAX
+    buffer_bytes = SHORT_BUFFER_BYTES_MAX if short else FETCH_BUFFER_BYTES_MAX
+    with closing(client.consumer(buffer_bytes=buffer_bytes)) as consumer:
         consumer.add(topic, waiting)
         deadline = time.monotonic() + STALL_SECONDS_MAX
         while waiting:

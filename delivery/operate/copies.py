@@ -45,6 +45,9 @@ MARGINS_MS = (1_000, 600_000)
 #: Offsets of a partition that are read from there on: as many as a crash can have between two copies,
 #: the bundles that were on their way.
 NEAR_OFFSETS = 20_000
+#: And in front of the first copy as many bundles of a seal's size: those that were minted before it
+#: and sent after that, and those of the margin.
+BUNDLES_BEFORE = 2
 #: Offsets behind a record in which its repeats are looked for.
 REPEATS_OFFSETS_MAX = 20_000
 #: Seals behind a record's own in which they are.
@@ -117,15 +120,15 @@ def copies(
     if not made.seal.outputs.rows or wanted == {}:
         return []
     partitions = list(_partitions(cluster, row, wanted))
+    near = NEAR_OFFSETS + BUNDLES_BEFORE * made.seal.outputs.rows
     if not whole:
         for margin_ms in MARGINS_MS:
             found: list[tuple[Topic, Record]] = []
             for topic, source, low, high in partitions:
                 at_ms = max(0, made.seal.minted_at_ms - margin_ms)
                 start = max(low, cluster.at_time(topic, source, at_ms))
-                found += _between(
-                    cluster, topic, source, (start, min(high, start + NEAR_OFFSETS)), made
-                )
+                span = start, min(high, start + near)
+                found += _between(cluster, topic, source, span, made)
             if _all_there(found, wanted):
                 return found
     return [

@@ -67,13 +67,14 @@ def guessed(records: Sequence[Record], decided: Iterable[RecordId]) -> tuple[boo
     """
     decided = set(decided)
     hits: Counter[str | None] = Counter()
-    for record in records[:SAMPLE_MAX]:
-        for way in ways_of(record):
+    tried = [(record, dict.fromkeys(ways_of(record))) for record in records[:SAMPLE_MAX]]
+    for record, ways in tried:
+        for way in ways:
             hits[way] += id_by(way, record) in decided
     # Of a name that some records lack, the place of those counts for it as well.
     for way in hits:
         if way is not None:
-            lacking = [r for r in records[:SAMPLE_MAX] if way not in set(ways_of(r))]
+            lacking = [record for record, ways in tried if way not in ways]
             hits[way] += sum(id_by(None, record) in decided for record in lacking)
     best = max(hits, key=lambda way: hits[way], default=None)
     if best is not None and hits[best] == hits[None]:

@@ -100,9 +100,11 @@ class Proving:
 
     def prove(self, lanes: Sequence[str]) -> bool:
         """Prove what can be; False if lanes were changed so that it must begin anew."""
-        lanes = [lane for lane in lanes if self._knows_way(lane)]
         with no_cycles():
-            self._asked = self._read(lanes)
+            return self._read_and_prove([lane for lane in lanes if self._knows_way(lane)])
+
+    def _read_and_prove(self, lanes: Sequence[str]) -> bool:
+        self._asked = self._read(lanes)
         later = self._later()
         if later is None:
             return False

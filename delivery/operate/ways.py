@@ -75,8 +75,8 @@ class Naming:
             decided += found
             records += self._external_records(seal)
             tried += bool(records)
-            if tried == SEALS_TRIED:
-                break
+            if tried == SEALS_TRIED or len(records) >= SAMPLE_MAX:
+                break  # more records are not tried
         if not decided:
             decided = self._listed_ids(lane)
             records = self._external_below(row)[-SAMPLE_MAX:]

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dedup.catalog.catalog import Catalog
 from dedup.errors import Corrupt, InvalidUsage
 from dedup.formats.segment import BUCKET_MS
 from delivery.checker import Kind
 from delivery.checker.columns.base import HELD_WINDOWS
-from delivery.checker.columns.same import ABSENT, among, distinct, firsts, matches, merged
 from delivery.header import NAME, decode_header, encode_header
+from delivery.kafka.port import FETCH_BUFFER_BYTES_MAX
+from delivery.kafka.ranges import SHORT_BUFFER_BYTES_MAX, SHORT_RECORDS_MAX
 from delivery.naming import id_from
 from delivery.operate.auditing import Audited, Terms, audit
 from delivery.operate.compaction import Rules, tidy
+from delivery.operate.guessing import SAMPLE_MAX
 from delivery.operate.logs import Cluster
 from delivery.operate.opening import chosen
 from delivery.operate.proved import load, save
@@ -91,6 +93,51 @@ def test_records_that_could_not_be_named_are_proved_without_a_closer_look(house:
     assert (found.verdict, found.findings, dict(found.looked_closer)) == ("exact", (), {})
     assert audited(house, ways={"": "json:id"}, finished=True).verdict == "exact"
     assert found.inputs == 5
+
+
+#: In a process of its own: this one has long imported whatever the tests need.
+_AUDITS = """
+import sys
+from dedup.catalog.catalog import Catalog
+from delivery.operate.auditing import Terms, audit
+from delivery.operate.logs import Cluster
+from delivery.operate.opening import chosen
+from tests.unit.checker.worlds import chained
+from tests.unit.memory_kafka import MemoryClient
+world = chained()
+catalog = Catalog(world.store)
+print(audit(catalog, Cluster(MemoryClient(world.broker)), chosen(catalog), Terms()).verdict)
+print("pandas" in sys.modules)
+"""
+
+
+def test_an_audit_does_not_import_pandas() -> None:
+    """Half a second of each, whatever it proves."""
+    ended = subprocess.run(
+        [sys.executable, "-c", _AUDITS], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (ended.stdout, ended.stderr) == ("exact\nFalse\n", "")
+
+
+class Buffered(MemoryClient):
+    """Remembers how much its consumers may fetch ahead."""
+
+    def __init__(self, house: House) -> None:
+        super().__init__(house.broker)
+        self.buffers: list[int] = []
+
+    def consumer(self, **given: Any) -> Any:
+        self.buffers.append(given["buffer_bytes"])
+        return super().consumer(**given)
+
+
+def test_records_that_only_tell_how_others_are_named_are_few(house: House) -> None:
+    """Of many seals one is read for that, without what a consumer fetches ahead of a whole topic."""
+    house.write(*(f"r{at}" for at in range(SHORT_RECORDS_MAX + 1)))
+    house.done(house.runner(), cut=SAMPLE_MAX)
+    client = Buffered(house)
+    assert audited(house, client=client, finished=True).verdict == "exact"
+    assert client.buffers == [SHORT_BUFFER_BYTES_MAX, *2 * [FETCH_BUFFER_BYTES_MAX]]
 
 
 # From where the last one ended --------------------------------------------------------------------
@@ -312,69 +359,3 @@ def test_a_lane_restored_since_is_not_taken_for_the_one_that_was_proved(shop: Ho
     found = audited(shop, first.next)
     assert "not the one that was proved" in found.looked_closer[LANE]
     assert found.verdict == "exact"
-
-
-# Rows that are the same ---------------------------------------------------------------------------
-
-_ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2**63 - 1) | st.integers(0, 2)))
-
-
-def columns(rows: list[tuple[int, int]]) -> tuple[Any, Any]:
-    return (
-        np.array([one for one, _ in rows], dtype=np.int64),
-        np.array([other for _, other in rows], dtype=np.uint64),
-    )
-
-
-@given(_ROWS)
-def test_firsts_are_those_of_a_dictionary(rows: list[tuple[int, int]]) -> None:
-    met: dict[tuple[int, int], int] = {}
-    expected = [met.setdefault(row, at) for at, row in enumerate(rows)]
-    assert firsts(columns(rows)).tolist() == expected
-
-
-@given(_ROWS, _ROWS)
-def test_matches_are_those_of_a_dictionary(
-    known: list[tuple[int, int]], asked: list[tuple[int, int]]
-) -> None:
-    met: dict[tuple[int, int], int] = {}
-    for at, row in enumerate(known):
-        met.setdefault(row, at)
-    expected = [met.get(row, ABSENT) for row in asked]
-    assert matches(columns(known), columns(asked)).tolist() == expected
-
-
-_IDS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), unique=True)
-
-
-@given(_IDS, _IDS)
-def test_ids_are_found_among_ordered_ones(
-    known: list[tuple[int, int]], asked: list[tuple[int, int]]
-) -> None:
-    def ids(rows: list[tuple[int, int]]) -> Any:
-        return np.array(rows, dtype=np.uint64).reshape(-1, 2)
-
-    half, rest = ids(known[::2]), ids(known[1::2])
-    numbers = (np.arange(len(half)), np.arange(len(half), len(known)))
-    half, numbers = (
-        half[order := np.lexsort((half[:, 1], half[:, 0]))],
-        (numbers[0][order], numbers[1]),
-    )
-    every, beside = merged((half, numbers[0]), (rest, numbers[1]))
-    assert among(every, ids(asked)).tolist() == [one in known for one in asked]
-    mixed = [*known[::2], *known[1::2]]
-    assert [mixed[at] for at in beside.tolist()] == [tuple(one) for one in every.tolist()]
-
-
-def test_rows_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("delivery.checker.columns.same._mixed", lambda words: words[0] * 0)
-    rows = [(1, 5), (2, 5), (1, 6), (2, 5), (1, 5)]
-    assert firsts(columns(rows)).tolist() == [0, 1, 2, 1, 0]
-    assert distinct(columns(rows)).tolist() == [0, 1, 2]
-
-
-@given(_ROWS)
-def test_kinds_are_those_of_a_dictionary(rows: list[tuple[int, int]]) -> None:
-    twice = [row for row in rows for _ in range(2)]
-    expected = [at for at, row in enumerate(twice) if row not in twice[:at]]
-    assert distinct(columns(twice)).tolist() == expected

@@ -220,6 +220,7 @@ ALLOWED = {
         "functools",
         "itertools",
         "json",
+        "operator",
         "struct",
         "typing",
     ),

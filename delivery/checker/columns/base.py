@@ -22,7 +22,15 @@ from dedup.formats.segment import Bucket, Origin, Part
 from dedup.model import HeadRef, ReadSeq, Source
 from delivery.checker.columns.ground import Base, Doubt, Ground, Group
 from delivery.checker.columns.listed import ids_of, listed_parts, raise_first
-from delivery.checker.columns.same import Ints, Words, among, firsts, in_order, merged
+from delivery.checker.columns.same import (
+    Ints,
+    Words,
+    among,
+    distinct,
+    firsts,
+    in_order,
+    merged,
+)
 from delivery.checker.columns.sent import Sent, sealed_of, sent_by
 from delivery.checker.evidence import Findings, LaneInput
 from delivery.checker.listed import read_list
@@ -212,8 +220,8 @@ def _sent(base: Base, book: Book, sent: Sent) -> Base:
     sources = {source: at for at, source in enumerate(base.sources)}
     places = np.empty((len(sent), 3), dtype=np.int64)
     places[:, 1], places[:, 2] = sent.offsets, sent.seqs
-    kinds = np.unique(np.stack((sent.edges, sent.partitions)), axis=1).T.tolist()
-    for edge, partition in kinds:
+    for at in distinct((sent.edges, sent.partitions)).tolist():
+        edge, partition = int(sent.edges[at]), int(sent.partitions[at])
         source = Source(book.head.writes[edge], partition)
         mine = (sent.edges == edge) & (sent.partitions == partition)
         places[mine, 0] = sources.setdefault(source, len(sources))
@@ -236,6 +244,8 @@ def _forgotten(base: Base, ground: Ground, window_ms: int | None) -> Base:
     kept = groups >= 0
     lows = [ground.lows.get(source, 0) for source in base.sources] or [0]
     gone = base.places[:, 1] < np.array(lows, dtype=np.int64)[base.places[:, 0]]
+    if len(left) == len(base.groups) and not gone.any():
+        return base
     return replace(
         base,
         decided=base.decided[kept],

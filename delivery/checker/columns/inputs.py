@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 
 import numpy as np
 
@@ -23,7 +25,16 @@ from delivery.checker.chunks import read_dropped
 from delivery.checker.columns.ground import Base, Doubt, Ground
 from delivery.checker.columns.late import admit_late
 from delivery.checker.columns.listed import OLD, Inputs, check_list, ids_of, in_hex, raise_first
-from delivery.checker.columns.same import ABSENT, Ints, Words, among, distinct, firsts, matches
+from delivery.checker.columns.same import (
+    ABSENT,
+    Ints,
+    Words,
+    among,
+    distinct,
+    firsts,
+    matches,
+    occurring,
+)
 from delivery.checker.columns.table import Way
 from delivery.checker.evidence import Findings, Kind, LaneInput
 from delivery.checker.listed import SEEDS, read_list
@@ -31,6 +42,9 @@ from delivery.checker.rows import Book, is_held_longer
 from delivery.checker.world import World
 
 __all__ = ["prove_inputs"]
+
+#: No offset is as large, whatever is stored.
+_END = (1 << 63) - 1
 
 
 def prove_inputs(ground: Ground, book: Book, asked: LaneInput, base: Base | None) -> Inputs:
@@ -154,7 +168,7 @@ def _check_contiguous(
 
 def _check_strangers(ground: Ground, marks: Ints, source: Source) -> None:
     """Hold marks that do not count against what may be copied: all others are looked at."""
-    for place in np.unique(marks).tolist():
+    for place in occurring(marks).tolist():
         if place == ABSENT:
             continue
         mark = ground.marks.every[place]
@@ -272,20 +286,19 @@ def _check_dropped(ground: Ground, book: Book, rows: Inputs, base: Base | None) 
     known: dict[tuple[str, Incarnation, TopicId], int] = dict(base.reads) if base else {}
     if base is None and not book.whole:
         known = {read.key: read.seq for read in book.head.read_seqs}
-    dropped = np.zeros(len(rows.seqs), dtype=np.int64)
-    places = {source: at for at, source in enumerate(rows.every)}
+    starts, ends = [], []
     begins = _begins(rows)
     for seq, seal in sorted(book.seals.items()):
         runs = read_dropped(ground.world.evidence.store, book, seal, quiet) or []
         raise_first(quiet)
         counts = dict.fromkeys(Verdict, 0)
-        for run in runs:
-            part = _rows_of(rows, begins, (seq, places.get(run.source, -1)), run)
+        for run, part in _held(rows, begins, seq, runs):
             if run.verdict is Verdict.ABANDONED:
                 raise Doubt(None, f"seal {seq}", "it dropped records of an abandoned history")
             if run.verdict is Verdict.REMNANT:
                 _check_remnants(ground, rows, part, known)
-            dropped[part] += 1
+            starts.append(part.start)
+            ends.append(part.stop)
             counts[run.verdict] += run.count
         said = (seal.counts.duplicate, seal.counts.remnant)
         if said != (counts[Verdict.DUPLICATE], counts[Verdict.REMNANT]):
@@ -294,6 +307,10 @@ def _check_dropped(ground: Ground, book: Book, rows: Inputs, base: Base | None) 
             _check_conflicts(ground, rows, seal)
         for read in seal.learned:
             known[read.key] = max(read.seq, known.get(read.key, -1))
+    changes = np.zeros(len(rows.seqs) + 1, dtype=np.int64)
+    np.add.at(changes, np.array(starts, dtype=np.int64), 1)
+    np.add.at(changes, np.array(ends, dtype=np.int64), -1)
+    dropped = np.cumsum(changes[:-1])
     wrong = np.flatnonzero((dropped + rows.fresh != 1) & (rows.seqs >= 0))
     wrong = wrong[wrong >= rows.known]
     if len(wrong):
@@ -317,17 +334,21 @@ def _begins(rows: Inputs) -> dict[tuple[int, int], tuple[int, int]]:
     return dict(zip(keys, spans, strict=True))
 
 
-def _rows_of(
-    rows: Inputs, begins: dict[tuple[int, int], tuple[int, int]], key: tuple[int, int], run: Run
-) -> slice:
-    """Return the rows of a run, which holds nothing else."""
-    first, last = begins.get(key, (0, 0))
-    bounds = (run.offset, run.offset + run.count)
-    start, end = (np.searchsorted(rows.offsets[first:last], bounds) + first).tolist()
-    if end - start != run.count or not run.count:
-        text = f"{run.count} offsets at {run.offset}, {end - start} records"
-        raise Doubt(Kind.DROPPED_OUTSIDE, f"seal {key[0]}", text)
-    return slice(start, end)
+def _held(
+    rows: Inputs, begins: dict[tuple[int, int], tuple[int, int]], seq: int, runs: list[Run]
+) -> Iterator[tuple[Run, slice]]:
+    """Yield the runs of a seal, each with its rows, between which nothing else lies."""
+    places = {source: at for at, source in enumerate(rows.every)}
+    for source, group in groupby(runs, attrgetter("source")):
+        some = list(group)
+        first, last = begins.get((seq, places.get(source, -1)), (0, 0))
+        said = [(min(run.offset, _END), min(run.offset + run.count, _END)) for run in some]
+        found = np.searchsorted(rows.offsets[first:last], np.array(said, dtype=np.int64)) + first
+        for run, (start, end) in zip(some, found.tolist(), strict=True):
+            if end - start != run.count or not run.count:
+                text = f"{run.count} offsets at {run.offset}, {end - start} records"
+                raise Doubt(Kind.DROPPED_OUTSIDE, f"seal {seq}", text)
+            yield run, slice(start, end)
 
 
 def _check_remnants(

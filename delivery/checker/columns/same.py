@@ -27,6 +27,7 @@ __all__ = [
     "in_order",
     "matches",
     "merged",
+    "occurring",
 ]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -48,33 +49,52 @@ def firsts(columns: _Columns) -> Ints:
         return np.empty(0, dtype=np.int64)
     words = [_words(column) for column in columns]
     mixed = _mixed(words)
+    if _changes([np.sort(mixed)]).all():
+        return np.arange(count)  # none is like another, and to see that is cheaper than an order
     order = np.argsort(mixed)
-    new = _changes([mixed[order]])
-    apart = _changes([word[order] for word in words])
-    if (new != apart).any():
+    found = _least(order, _changes([mixed[order]]))
+    again = np.flatnonzero(found != np.arange(count))
+    first = found[again]
+    if any((word[again] != word[first]).any() for word in words):
         order = np.lexsort(words[::-1])
-        new = _changes([word[order] for word in words])
+        found = _least(order, _changes([word[order] for word in words]))
+    return found
+
+
+def _least(order: Ints, new: Mask) -> Ints:
+    """Return of every row the first one of its kind, if rows of a kind follow each other."""
     starts = np.flatnonzero(new)
     least = np.minimum.reduceat(order, starts)
-    found = np.empty(count, dtype=np.int64)
-    found[order] = np.repeat(least, np.diff(np.append(starts, count)))
+    found = np.empty(len(order), dtype=np.int64)
+    found[order] = np.repeat(least, np.diff(np.append(starts, len(order))))
     return found
 
 
 def matches(known: _Columns, asked: _Columns) -> Ints:
     """Return of every row asked for the first known one that is the same, else `ABSENT`."""
-    many = len(known[0])
-    joined = [
-        np.concatenate((_words(one), _words(other)))
-        for one, other in zip(known, asked, strict=True)
-    ]
-    found = firsts(joined)[many:]
-    return np.where(found < many, found, ABSENT)
+    mine, theirs = [_words(column) for column in known], [_words(column) for column in asked]
+    many, mixed = len(known[0]), _mixed(mine)
+    order = np.argsort(mixed)
+    ordered = mixed[order]
+    if not many or not _changes([ordered]).all():
+        joined = [np.concatenate(pair) for pair in zip(mine, theirs, strict=True)]
+        found = firsts(joined)[many:]
+        return np.where(found < many, found, ABSENT)
+    # No two known ones have the same hash, so that each row can be the same as one at most.
+    wanted = _mixed(theirs)
+    places = np.argsort(wanted)
+    at = np.empty(len(wanted), dtype=np.int64)
+    at[places] = np.searchsorted(ordered, wanted[places])  # in order, which is quick
+    found = order[np.minimum(at, many - 1)]
+    same = np.ones(len(wanted), dtype=np.bool_)
+    for one, other in zip(mine, theirs, strict=True):
+        same &= one[found] == other
+    return np.where(same, found, ABSENT)
 
 
 def in_order(ids: Words) -> Words:
-    """Return ids, two words each, in their order."""
-    return ids[np.lexsort((ids[:, 1], ids[:, 0]))]
+    """Return ids, two words each, in the order of their first words."""
+    return ids[np.argsort(ids[:, 0])]
 
 
 def merged(known: tuple[Words, Ints], more: tuple[Words, Ints]) -> tuple[Words, Ints]:
@@ -83,8 +103,10 @@ def merged(known: tuple[Words, Ints], more: tuple[Words, Ints]) -> tuple[Words, 
     The known ones are not sorted again.
     """
     (ids, numbers), (others, beside) = known, more
-    order = np.lexsort((others[:, 1], others[:, 0]))
+    order = np.argsort(others[:, 0])
     others, beside = others[order], beside[order]
+    if not len(ids):
+        return others, beside
     at = np.searchsorted(ids[:, 0], others[:, 0], side="right")
     return np.insert(ids, at, others, axis=0), np.insert(numbers, at, beside)
 
@@ -107,6 +129,15 @@ def distinct(columns: _Columns) -> Ints:
         return np.empty(0, dtype=np.int64)
     starts = np.flatnonzero(_changes([_words(column) for column in columns]))
     found: Ints = starts[np.unique(firsts([column[starts] for column in columns]))]
+    return found
+
+
+def occurring(places: Ints) -> Ints:
+    """Return which places occur in a column of them, `ABSENT` too, in order.
+
+    They are few and small: sorting every row to find them takes ten times as long.
+    """
+    found: Ints = np.flatnonzero(np.bincount(places - ABSENT)) + ABSENT
     return found
 
 

@@ -11,8 +11,6 @@ Invariants:
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import xxhash
 
@@ -20,7 +18,16 @@ from dedup.model import Seal, Source
 from delivery.checker.chunks import minted_ids
 from delivery.checker.columns.ground import Base, Doubt, Ground
 from delivery.checker.columns.listed import Inputs
-from delivery.checker.columns.same import ABSENT, Mask, among, distinct, firsts, in_order, matches
+from delivery.checker.columns.same import (
+    ABSENT,
+    Mask,
+    Words,
+    among,
+    distinct,
+    firsts,
+    in_order,
+    matches,
+)
 from delivery.checker.columns.sent import Sent, by_topic, joined, promises, sealed_of, sent_by
 from delivery.checker.evidence import Kind
 from delivery.checker.rows import Book, kept_until, owner
@@ -65,8 +72,8 @@ def _check_promises(ground: Ground, book: Book, inputs: Inputs, rows: Sent) -> N
 
 def _check_parents(inputs: Inputs, rows: Sent) -> None:
     """Hold the parents of outputs against the records of their seal that took effect."""
-    bound = np.flatnonzero((rows.parents[0] != NO_PARENT[0]) | (rows.parents[1] != NO_PARENT[1]))
-    bound = np.union1d(bound, np.flatnonzero(rows.kept))
+    placed = (rows.parents[0] != NO_PARENT[0]) | (rows.parents[1] != NO_PARENT[1])
+    bound = np.flatnonzero(placed | (rows.kept != 0))
     fresh = np.flatnonzero(inputs.fresh & (inputs.sources < len(inputs.every)))
     found = matches(
         (inputs.seqs[fresh], inputs.partitions[fresh], inputs.offsets[fresh]),
@@ -184,16 +191,21 @@ def _held_to_attempts(book: Book, inputs: Inputs, sent: Sent, gone: dict[int, Se
 
 def _check_minted(book: Book, sent: Sent, gone: dict[int, Seal]) -> None:
     """Hold ids against those that attempts mint, edge by edge and ordinal by ordinal."""
-    edges = range(len(book.head.writes))
-    raw, seqs = [], []
+    parts, seqs = [np.empty((0, 2), dtype=np.uint64)], []
     for seq in np.unique(sent.seqs).tolist():
-        seal = gone[seq]
-        raw += minted_ids(seal.ref.attempt, itertools.product(edges, range(seal.outputs.rows)))
-        seqs += [seq] * (len(edges) * seal.outputs.rows)
-    ids = np.frombuffer(b"".join(raw), dtype=">u8").reshape(-1, 2).astype(np.uint64)
+        parts.append(_made(book, gone[seq]))
+        seqs += [seq] * len(parts[-1])
+    ids = np.concatenate(parts)
     known = (ids[:, 0], ids[:, 1], np.array(seqs, dtype=np.int64))
     if (matches(known, (sent.ids[:, 0], sent.ids[:, 1], sent.seqs)) == ABSENT).any():
         raise Doubt(Kind.NOT_OF_SEAL, "a record in the sink", "its attempt cannot have made it")
+
+
+def _made(book: Book, seal: Seal) -> Words:
+    """Return the ids that the attempt of a seal mints, edge by edge and ordinal by ordinal."""
+    edges, rows = len(book.head.writes), seal.outputs.rows
+    pairs = np.repeat(np.arange(edges), rows), np.tile(np.arange(rows), edges)
+    return minted_ids(seal.ref.attempt, *pairs)
 
 
 def _check_remade(
@@ -210,9 +222,7 @@ def _check_remade(
         rows, count = mine.rows(mine.seqs == seq), gone[seq].outputs.rows
         if len(rows) < count:
             continue  # what is acknowledged is looked for elsewhere
-        pairs = itertools.product(range(len(book.head.writes)), range(count))
-        raw = b"".join(minted_ids(gone[seq].ref.attempt, pairs))
-        ids = np.frombuffer(raw, dtype=">u8").reshape(-1, 2).astype(np.uint64)
+        ids = _made(book, gone[seq])
         place = matches((ids[:, 0], ids[:, 1]), (rows.ids[:, 0], rows.ids[:, 1]))
         edges, order = place // max(count, 1), np.argsort(place % max(count, 1))
         if (topics[edges] != rows.edges).any():
@@ -264,7 +274,7 @@ def _check_acknowledged(
     due = by_topic(book, rows.rows(rows.seqs <= book.ack.seq))
     due = joined([due, remade.rows(remade.seqs <= book.ack.seq)])
     order = np.argsort(sent.offsets, kind="stable")
-    found = matches((*sent.rows(order).name,), due.name)
+    found = matches([column[order] for column in sent.name], due.name)
     if (found == ABSENT).any():
         at = int(np.flatnonzero(found == ABSENT)[0])
         raise Doubt(Kind.LOST, f"an output of seal {int(due.seqs[at])}", "acknowledged")
@@ -276,6 +286,8 @@ def _check_acknowledged(
         if (least[mine] >= behind).any():
             text = f"partition {partition}, delivered {behind}"
             raise Doubt(Kind.DELIVERED_LOW, f"an output of seal {int(due.seqs[at])}", text)
+    if not gone:
+        return
     counts = dict(
         zip(*(one.tolist() for one in np.unique(once.seqs, return_counts=True)), strict=True)
     )

@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -24,7 +26,7 @@ import xxhash
 
 from dedup.model import Source
 from delivery.checker.chunks import NOTHING, external
-from delivery.checker.columns.same import Ints, Mask, Words
+from delivery.checker.columns.same import Ints, Mask, Words, occurring
 from delivery.checker.evidence import named_by
 from delivery.header import NAME, NO_PARENT, HeaderColumns, decode_headers
 from delivery.protocol.senders import Mark
@@ -112,7 +114,7 @@ class Column:
     @cached_property
     def met(self) -> frozenset[int]:
         """Which places in `Marks` occur, and whether none does."""
-        return frozenset(np.unique(self.marks).tolist())
+        return frozenset(occurring(self.marks).tolist())
 
     def without(self, mask: Mask) -> Column:
         """Return it without some records."""
@@ -146,7 +148,7 @@ class Reading:
 
     def take(self, batch: Batch) -> None:
         """Take records in; they come in order."""
-        values = _ours(batch.headers)
+        values, theirs = _parted(batch.headers)
         found = decode_headers(values) if values is not None else _none(len(batch))
         places = np.array([*self._marks.places(found.marks), NO_MARK], dtype=np.int64)
         topic = self._source.topic
@@ -154,7 +156,7 @@ class Reading:
         genuine = np.array([*sure, False], dtype=np.bool_)[found.mark_of]
         rests = np.zeros(len(batch), dtype=np.uint64)
         if values is not None:
-            rests = rest_digests(batch.keys, _theirs(batch.headers))
+            rests = rest_digests(batch.keys, theirs)
         self._parts.append(
             Column(
                 source=self._source,
@@ -234,30 +236,39 @@ def payload(pairs: Sequence[tuple[str, bytes]]) -> bytes:
     return b"".join(len(part).to_bytes(4, "little") + part for part in parts)
 
 
-def _ours(headers: Sequence[Headers | None]) -> list[bytes | None] | None:
-    """Return the value of the last header of ours of each record; None if there is none at all."""
+def _parted(
+    headers: Sequence[Headers | None],
+) -> tuple[Sequence[bytes | None] | None, Mapping[int, Sequence[tuple[str, bytes]]]]:
+    """Take headers apart: the value of the last one of ours of each record, and the others, by row.
+
+    The first is None if there is none of ours at all; then nobody asks for the others.
+    """
+    if headers and None not in headers:
+        there = cast("Sequence[Headers]", headers)
+        if set(map(len, there)) == {1}:  # nearly always, and then nearly always all alike
+            flat = list(chain.from_iterable(there))
+            names = set(map(itemgetter(0), flat))
+            if NAME not in names:
+                return None, {}
+            if len(names) == 1:
+                return list(map(itemgetter(1), flat)), {}
     found = [
         (pairs[-1][1] if pairs[-1][0] == NAME else _buried(pairs) if len(pairs) > 1 else None)
         if pairs
         else None
         for pairs in headers
     ]
-    return None if found.count(None) == len(found) else found
-
-
-def _buried(pairs: Sequence[tuple[str, bytes]]) -> bytes | None:
-    return next((value for name, value in reversed(pairs) if name == NAME), None)
-
-
-def _theirs(headers: Sequence[Headers | None]) -> dict[int, Sequence[tuple[str, bytes]]]:
-    """Return the other headers of records, by row, where there are any."""
-    if None not in headers and set(map(len, cast("Sequence[Headers]", headers))) == {1}:
-        return {at: pairs for at, pairs in enumerate(headers) if pairs and pairs[0][0] != NAME}
-    return {
+    if found.count(None) == len(found):
+        return None, {}
+    return found, {
         at: pairs[:-1] if pairs[-1][0] == NAME else pairs
         for at, pairs in enumerate(headers)
         if pairs and (len(pairs) > 1 or pairs[0][0] != NAME)
     }
+
+
+def _buried(pairs: Headers) -> bytes | None:
+    return next((value for name, value in reversed(pairs) if name == NAME), None)
 
 
 def _none(count: int) -> HeaderColumns:

@@ -200,14 +200,14 @@ class ConfluentConsumer:
 
     def _fetched(self, messages: list[Message]) -> list[Fetched]:
         """Return messages by partition, and where each partition stands now."""
-        found = list(map(Message.error, messages))
         ends: dict[Source, int] = {}
         # By their types: librdkafka's errors cannot be compared with None.
-        if set(map(type, found)) != {NoneType}:
-            for message, error in zip(messages, found, strict=True):
+        if set(map(type, map(Message.error, messages))) != {NoneType}:
+            found = [(message, message.error()) for message in messages]
+            for message, error in found:
                 if error is not None:
                     self._note(message, error, ends)
-            messages = [m for m, error in zip(messages, found, strict=True) if error is None]
+            messages = [message for message, error in found if error is None]
         fetched, cut = [], []
         for source, rows in self._by_source(messages):
             batch = self._batch(source, rows)
@@ -307,9 +307,12 @@ class ConfluentConsumer:
 
 def _columns(found: list[Any]) -> list[Headers | None]:
     """Return headers as tuples; nearly always all records have some, or none has."""
-    if found.count(None) == len(found):
+    lacking = found.count(None)
+    if lacking == len(found):
         return found
     if None in map(_SECOND, chain.from_iterable(filter(None, found))):
         # Kafka has headers without a value; user code gets bytes.
         return [tuple((name, value or b"") for name, value in h) if h else None for h in found]
+    if not lacking:
+        return list(map(tuple, found))
     return [tuple(h) if h else None for h in found]
