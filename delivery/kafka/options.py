@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dedup.errors import InvalidUsage
-from delivery.kafka.port import RECONNECT_MS_MAX
+from delivery.kafka.port import BROKERS_MS_MAX, RECONNECT_MS_MAX
 
 __all__ = ["Options", "for_kafka_python", "for_librdkafka"]
 
@@ -166,7 +166,12 @@ def for_librdkafka(options: Options, role: str) -> dict[str, Any]:
     kept = {name: value for name, value in named.items() if not unwanted.search(name)}
     if kept.get("ssl.endpoint.identification.algorithm") == "":
         kept["ssl.endpoint.identification.algorithm"] = "none"  # Java says it with nothing
-    ours = {"bootstrap.servers": options.bootstrap, "reconnect.backoff.max.ms": RECONNECT_MS_MAX}
+    ours: dict[str, Any] = {
+        "bootstrap.servers": options.bootstrap,
+        "reconnect.backoff.max.ms": RECONNECT_MS_MAX,
+    }
+    if role == "admin":
+        ours["topic.metadata.refresh.interval.ms"] = BROKERS_MS_MAX
     return ours | kept
 
 

@@ -30,6 +30,7 @@ from delivery.records import RECORD_BYTES_MAX
 __all__ = [
     "ANSWER_SECONDS_MAX",
     "BATCH_BYTES_MAX",
+    "BROKERS_MS_MAX",
     "DELIVERY_SECONDS_MAX",
     "FETCH_BUFFER_BYTES_MAX",
     "FETCH_RECORDS_MIN",
@@ -57,6 +58,9 @@ ANSWER_SECONDS_MAX = 20.0
 #: Longest pause before a client tries a broker again that refused it; by default it grows to ten
 #: seconds and more, which is how long a lane would stand still after the broker is back.
 RECONNECT_MS_MAX = 1_000
+#: How often a client that only asks questions learns anew which brokers there are. librdkafka puts
+#: most of them to one broker, and notices by itself after five minutes that it is gone.
+BROKERS_MS_MAX = 10_000
 #: How long a record may take to be acknowledged, retries included; then the emission has failed.
 DELIVERY_SECONDS_MAX = 30.0
 #: Records that a consumer holds before anybody asks for them. Beyond it, one response for each

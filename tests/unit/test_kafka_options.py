@@ -17,7 +17,7 @@ from delivery.kafka.confluent.consumer import ConfluentConsumer
 from delivery.kafka.kafka_python import errors
 from delivery.kafka.opening import LIBRARIES, open_client
 from delivery.kafka.options import Options, for_kafka_python, for_librdkafka
-from delivery.kafka.port import RECONNECT_MS_MAX
+from delivery.kafka.port import BROKERS_MS_MAX, RECONNECT_MS_MAX
 from tests.integration.kafka_kit import LEAVES_SOCKETS, NEVER
 
 SECRET = "hunter2-but-longer"  # noqa: S105  this is what must not leak
@@ -36,6 +36,15 @@ def test_tls_and_sasl_reach_librdkafka_as_they_are() -> None:
     config = for_librdkafka(Options.of(NOWHERE, SASL), "consumer")
     ours = {"bootstrap.servers": NOWHERE, "reconnect.backoff.max.ms": RECONNECT_MS_MAX}
     assert config == ours | SASL | {"ssl.endpoint.identification.algorithm": "none"}
+
+
+def test_only_who_asks_questions_learns_of_brokers_by_the_clock() -> None:
+    refresh = "topic.metadata.refresh.interval.ms"
+    asked = {role: for_librdkafka(Options.of(NOWHERE), role) for role in ("admin", "consumer")}
+    assert asked["admin"][refresh] == BROKERS_MS_MAX
+    assert refresh not in asked["consumer"]
+    chosen = for_librdkafka(Options.of(NOWHERE, {refresh: "1000"}), "admin")
+    assert chosen[refresh] == "1000"
 
 
 def test_tls_and_sasl_reach_kafka_python_by_its_own_names() -> None:
