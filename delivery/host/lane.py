@@ -277,6 +277,12 @@ class LaneTask:
                 return
             todo.popleft()
 
+    @property
+    def appending(self) -> bool:
+        """Whether its append is next."""
+        todo = self._runner.state.todo
+        return bool(todo) and type(todo[0]) is m.Append
+
     def stores(self) -> list[m.Instruction]:
         """Take the chunks to be stored next, if that is next."""
         return self._take(m.Store)

@@ -24,11 +24,13 @@ from contextlib import suppress
 from dedup.catalog.open import open_catalog
 from dedup.errors import DeliveryError, InvalidUsage
 from dedup.local.home import home_of
-from dedup.model import Source
+from dedup.model import Frontier, Source
 from delivery.host.adapters import open_emitter, open_reader
 from delivery.host.clock import SystemClock
+from delivery.host.company import Company
 from delivery.host.counters import Counters
 from delivery.host.ends import check
+from delivery.host.horizon import Horizon
 from delivery.host.lane import LaneTask
 from delivery.host.outbox import Road
 from delivery.host.outdated import refuse_outdated
@@ -77,6 +79,7 @@ class Worker:
         self._writers = Writers(self._catalog)
         self._home = home_of(plan.home)
         self._client: Client = open_client(plan.kafka, plan.options, plan.client)
+        self._horizon = Horizon(self._client)
         self._consumers: dict[str, Consumer] = {}
         self._emitters: dict[str, Emitter] = {}
         self._roads: dict[str, Road] = {}
@@ -86,6 +89,7 @@ class Worker:
         self._gone = Counters()
         self._held: set[tuple[str, Source]] = set()
         self._hinted = time.monotonic()
+        self._company = Company()
         self._closed = False
 
     # Lanes ------------------------------------------------------------------------------------
@@ -187,10 +191,18 @@ class Worker:
             DeliveryError, StoppedByRecordError: a lane cannot go on; nothing was skipped.
         """
         lanes = self.lanes
-        moved = self._read(wait=not any(lane.unsettled for lane in lanes))
+        busy = any(lane.unsettled for lane in lanes)
+        moved = self._read(BUSY_SECONDS if busy else POLL_SECONDS)
         together = self._catalog.store.concurrent
         for lane in lanes:
-            moved |= lane.prepare(linger=linger, together=together)
+            began = time.monotonic()
+            if lane.prepare(linger=linger, together=together):
+                moved = True
+                self._company.prepared(time.monotonic() - began)
+            if lane.appending and not together and self._company.enough():
+                self._commit(lanes, idle=False)
+                self._emit(lanes)
+                self._read(0.0)
         if together:
             self._store(lanes)
         moved |= self._commit(lanes, idle=not moved)
@@ -222,14 +234,14 @@ class Worker:
         """Append what is stored, and acknowledge, with one wait for the disk where that is enough."""
         appends = [(lane, lane.appends()) for lane in lanes]
         # Where nothing is shared, company saves nothing: one acknowledgement for many bundles does.
-        now = (idle or any(todo for _, todo in appends)) and not self._catalog.store.concurrent
+        now = idle and not self._catalog.store.concurrent
         # Of one lane one after the other: both are comparisons on its one row.
         writes = [(lane, [*todo, *lane.acknowledges(now=now)]) for lane, todo in appends]
         writes = [(lane, todo) for lane, todo in writes if todo]
         if not writes:
             return False
         try:
-            with self._catalog.group():
+            with self._company.commit(), self._catalog.group():
                 done = list(self._at_once(writes))
         except DeliveryError:
             # Each may have happened, and none may be taken for granted: the lanes find out.
@@ -260,10 +272,9 @@ class Worker:
             lane.finish()
             check(lane)
 
-    def _read(self, *, wait: bool) -> bool:
-        """Poll every consumer; wait a little if there is nothing anywhere."""
+    def _read(self, seconds: float) -> bool:
+        """Poll every consumer; wait so long if there is nothing anywhere."""
         got = False
-        seconds = POLL_SECONDS if wait else BUSY_SECONDS
         for name, consumer in self._consumers.items():
             timeout = 0.0 if got else seconds / len(self._consumers)
             for fetched in consumer.poll(
@@ -288,19 +299,19 @@ class Worker:
 
     # Looking ----------------------------------------------------------------------------------
 
-    def progress(self) -> Progress:
-        """Return how every lane stands."""
+    def progress(self, *, at_once: bool = False) -> Progress:
+        """Return how every lane stands.
+
+        Args:
+            at_once: where the topics end may be as it was when last asked; nobody waits for it.
+        """
         counters = Counters()
         counters.add(self._gone)
         lanes = []
         for lane in self.lanes:
             counters.add(lane.counters)
         for name, lanes_of in self._by_stage().items():
-            sources = [lane.source for lane in lanes_of]
-            try:
-                high = self._client.bounds(lanes_of[0].spec.reads, sources).high
-            except DeliveryError:
-                high = None  # how far there is to go is unknown just now
+            high = self._end_of(lanes_of, at_once=at_once)
             lanes += [
                 LaneProgress(
                     lane=lane.name,
@@ -313,6 +324,16 @@ class Worker:
                 for lane in lanes_of
             ]
         return Progress(lanes=tuple(lanes), counters=counters.document())
+
+    def _end_of(self, lanes: Sequence[LaneTask], *, at_once: bool) -> Frontier | None:
+        """Return where the partitions of a stage's lanes end; None: unknown just now."""
+        topic, sources = lanes[0].spec.reads, [lane.source for lane in lanes]
+        if at_once:
+            return self._horizon.of(topic, sources)
+        try:
+            return self._client.bounds(topic, sources).high
+        except DeliveryError:
+            return None
 
     def _by_stage(self) -> dict[str, list[LaneTask]]:
         stages: dict[str, list[LaneTask]] = {}
@@ -359,6 +380,7 @@ class Worker:
                 lane.close()
         for pool in (*self._pools.values(), *([self._side] if self._side else [])):
             pool.shutdown(cancel_futures=True)
+        self._horizon.close()
         for consumer in self._consumers.values():
             consumer.close()
         for emitter in self._emitters.values():

@@ -196,7 +196,8 @@ class _Task:
             self._pause = min(PAUSE_SECONDS_MAX, PAUSE_SECONDS * 2**self._failures)
             self._failures += 1
         document = document_of(error, _place(error))
-        LOG.warning("%s: again in %.1f s: %s", document["place"], self._pause, error)
+        place = document["place"] or f"task {self._number}"
+        LOG.warning("%s: again in %.1f s: %s", place, self._pause, error)
         self.link.send({"trouble": document | {"pause": self._pause}})
 
     def _wait(self, seconds: float) -> Iterator[bytes]:
@@ -208,7 +209,7 @@ class _Task:
             yield self._setup.beat
 
     def _tell(self, worker: Worker, what: str) -> None:
-        progress = worker.progress()
+        progress = worker.progress(at_once=what == "progress")
         counters = Counters(**progress.counters)
         counters.add(self._before)
         told = Progress(lanes=progress.lanes, counters=counters.document())

@@ -78,10 +78,11 @@ def until(condition, changes: queue.Queue[None]) -> None:
         changes.get(timeout=SECONDS_MAX)
 
 
-def test_what_is_away_is_waited_for_and_told_and_the_task_lives(control, changes, away):
+def test_what_is_away_is_waited_for_and_told_and_the_task_lives(control, changes, away, caplog):
     task = Task(control, away)
     until(lambda: control.troubles, changes)
     assert "Unavailable" in control.troubles[0]
+    assert any(said.startswith("task 0: again in 0.2 s: ") for said in caplog.messages)
     while task.beats < 2 and task.thread.is_alive():
         changes.get(timeout=SECONDS_MAX)  # each further try is told
     control.end()
