@@ -282,3 +282,9 @@ class Pipeline:
         """Let go of the clients."""
         self.producer.close()
         self.client.close()
+
+
+def running(driver: Driver, pipeline: Pipeline) -> int:
+    """Ask how many tasks run."""
+    status: dict[str, int] = driver.well("look", name=pipeline.name)["status"]
+    return status["running"]

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from dedup.catalog.open import open_catalog
-from tests.integration.resident_kit import SECONDS_MAX, Pipeline, driven, until
+from tests.integration.resident_kit import SECONDS_MAX, Pipeline, driven, running, until
 
 #: A driver that takes over is there already; ten times what it takes on two busy cores.
 SILENCE_SECONDS_MAX = 30.0
@@ -54,7 +54,7 @@ def test_two_drivers_at_once_and_one_that_is_killed(pipeline, tmp_path, record_p
         assert two.well("look", name=pipeline.name)["exception"] == "None"
         assert owed(pipeline) == []
         two.well("start", **pipeline.given)
-        until(lambda: two.well("look", name=pipeline.name)["status"]["running"] == 1)
+        until(lambda: running(two, pipeline) == 1)
         two.well("leave")
         answer = two.do("wait", name=pipeline.name, timeout=60)
         assert answer["error"] == "Unavailable"
@@ -89,14 +89,14 @@ def test_an_executor_that_is_killed_under_load(pipeline, tmp_path, record_proper
         driver.well("start", **pipeline.given | {"options": {"tasks": 2}})
         with pipeline.traffic(0):
             pipeline.flowing()
+            # A task that has not begun is missed by none.
+            until(lambda: running(driver, pipeline) == 2)
             victim = driver.executors()[0]
             victim.kill()
             psutil.wait_procs([victim], timeout=30)
             until(lambda: "is gone without a word" in driver.log.read_text())
             until(lambda: len(driver.executors()) == 2)
-            seconds = until(
-                lambda: driver.well("look", name=pipeline.name)["status"]["running"] == 2
-            )
+            seconds = until(lambda: running(driver, pipeline) == 2)
             record_property("seconds from the new executor to all tasks", seconds)
             pipeline.flowing()
         driver.well("deliver", name=pipeline.name)
