@@ -97,7 +97,8 @@ class SuiteSeconds:
         """Count what should run."""
         self.collected = Counter(suite_of(item.nodeid) for item in session.items)
         if self.config.option.markexpr == "slow":
-            take_note(kind="asked", count=len(session.items), seconds=0)
+            asked = [item.nodeid for item in session.items]
+            take_note(kind="asked", tests=asked, seconds=0)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Print a heading where a suite begins."""

@@ -28,7 +28,7 @@ from tests.crash.worlds import WORLDS
 _T = TypeVar("_T")
 
 #: Longer than all of them take together; who has died without a word is noticed then.
-WAIT_SECONDS_MAX = 3600
+WAIT_SECONDS_MAX = 7200
 
 
 def explored(name: str) -> tuple[Report, float]:

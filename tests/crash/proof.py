@@ -1,6 +1,6 @@
 """docs/proof.md: what the last `make crash` proved, with date, machine and versions.
 
-What it is: a page made from the record that the slow tests leave; `make crash` calls it at its end.
+What it is: a page made from the record that the slow tests leave; `python -m tests.crash` writes it at its end.
 What it must not know: how anything is proved.
 
 Invariants:
@@ -105,13 +105,12 @@ def page(record: list[dict[str, Any]], today: dt.date) -> str:
 
 def _ended(record: list[dict[str, Any]]) -> list[str]:
     """Say so if not all tests have run, in one run or several."""
-    asked = max((entry["count"] for entry in record if entry["kind"] == "asked"), default=0)
-    ran = len({entry["test"] for entry in record if entry["kind"] == "killed"})
-    if ran >= asked:
+    asked = {test for entry in record if entry["kind"] == "asked" for test in entry["tests"]}
+    ran = {entry["test"] for entry in record if entry["kind"] == "killed"}
+    if asked <= ran:
         return []
-    return [
-        f"Of {asked} slow tests {ran} are on record, all passed; the others have not run to their end."
-    ]
+    share = f"Of {len(asked | ran)} slow tests {len(ran)}"
+    return [f"{share} are on record, all passed; the others have not run to their end."]
 
 
 def _denied(filters: list[dict[str, Any]]) -> list[str]:
