@@ -6,6 +6,7 @@ What it must not know: who kills it or its processes, when.
 
 Invariants:
     It ends with 0 only if the engine says that everything in the input topics is delivered.
+    Whenever the query says of itself that it stands otherwise, it says what users of it see.
 """
 
 from __future__ import annotations
@@ -19,10 +20,16 @@ from importlib import import_module
 from pathlib import Path
 
 from delivery.host.killing import VARIABLE
+from delivery.query import Query
 from delivery.spark import spark_session
 from tests.acceptance.kit import POLL_SECONDS, ROOT
 from tests.acceptance.lifeline import hold
 from tests.acceptance.pricing import Pipeline
+
+LOG = logging.getLogger(__name__)
+
+#: What a line begins with, before its JSON, that says what users of the query see.
+SEEN = "seen: "
 
 
 def main(
@@ -38,12 +45,23 @@ def main(
         conf[f"spark.executorEnv.{VARIABLE}"] = os.environ[VARIABLE]
     spark = spark_session("acceptance", master, conf=conf)
     query = import_module(f"delivery.{engine}").start(pipeline.plan, spark)
+    before: tuple[str, ...] = ()
     while not complete.exists():
         assert not query.awaitTermination(0), "it ends only when it is told to"
+        before = seen(query, before)
         time.sleep(POLL_SECONDS)
     query.processAllAvailable()
     query.stop()
     spark.stop()
+
+
+def seen(query: Query, before: tuple[str, ...]) -> tuple[str, ...]:
+    """Return how a query stands, in words; if that has changed, say all that its users see."""
+    status, progress = query.status, query.lastProgress
+    words = status["message"], str((progress or {}).get("message"))
+    if words != before:
+        LOG.info("%s%s", SEEN, json.dumps({"status": status, "lastProgress": progress}))
+    return words
 
 
 if __name__ == "__main__":

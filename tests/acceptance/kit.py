@@ -39,6 +39,7 @@ from delivery.host.killing import VARIABLE
 from delivery.kafka.opening import open_client
 from delivery.kafka.port import Client, TopicSettings
 from delivery.records import Record
+from delivery.resident.caught_up import wait_until_delivered
 from tests.acceptance.lifeline import LIFELINES
 from tests.acceptance.pricing import Pipeline
 from tests.acceptance.telling import untrue
@@ -208,10 +209,22 @@ def until(
     """Wait for something to hold; fail with what was waited for, and what a process said."""
     deadline = time.monotonic() + seconds_max
     while not holds():
-        if time.monotonic() > deadline:
+        ended = of is not None and of.process.poll() is not None and not holds()
+        if ended or time.monotonic() > deadline:
             said = of.said.read_text()[-SAID_CHARACTERS:] if of else ""
-            raise AssertionError(f"waited {seconds_max} s in vain for: {what}\n{said}")
+            raise AssertionError(f"waited {seconds_max} s at most, in vain, for: {what}\n{said}")
         time.sleep(POLL_SECONDS)
+
+
+def delivered(trial: Trial, worker: Worker, seconds_max: float) -> None:
+    """Wait until everything that was sent has gone through every stage, while a process runs."""
+    deadline = time.monotonic() + seconds_max
+
+    def in_time() -> None:
+        assert time.monotonic() < deadline, worker.said.read_text()[-SAID_CHARACTERS:]
+        assert worker.process.poll() is None, worker.said.read_text()[-SAID_CHARACTERS:]
+
+    wait_until_delivered(trial.pipeline.plan, in_time)
 
 
 def answered(ask: Callable[[], _T]) -> _T:

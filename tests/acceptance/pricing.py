@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +37,12 @@ def price(record: Record) -> Output:
 def ship(record: Record) -> Output:
     """Ship it: under another number each time."""
     return record.replace(value={**record.json(), "parcel": uuid.uuid4().hex})
+
+
+def answer(seconds: float, record: Record) -> Output:
+    """Ask somebody for a price who takes so long to answer."""
+    time.sleep(seconds)
+    return price(record)
 
 
 def straggle(directory: str, record: Record) -> Output:
@@ -69,6 +76,7 @@ class Pipeline:
         bundle_rows: what ends a bundle.
         rekeyed: whether records are re-keyed by their ids first: then there are three stages, and
             repeats may come in any partition.
+        answer_seconds: how long whoever is asked for a price takes to answer.
         straggling: directory in which attempts of tasks say who they are; the first of them waits.
     """
 
@@ -78,6 +86,7 @@ class Pipeline:
     home: str
     bundle_rows: int = BUNDLE_ROWS
     rekeyed: bool = False
+    answer_seconds: float = 0.0
     straggling: str = ""
 
     @property
@@ -129,7 +138,7 @@ class Pipeline:
             name="price",
             reads=self.by_id if self.rekeyed else self.raw,
             writes=(self.priced,),
-            call=partial(straggle, self.straggling) if self.straggling else price,
+            call=self._price,
             named=None if self.rekeyed else "header:id",
             dead_letters=self.dead,
             **common,
@@ -138,6 +147,12 @@ class Pipeline:
             name="ship", reads=self.priced, writes=(self.out,), call=ship, **common
         )
         return (by_id, pricing, shipping) if self.rekeyed else (pricing, shipping)
+
+    @property
+    def _price(self) -> Callable[[Record], Output]:
+        if self.straggling:
+            return partial(straggle, self.straggling)
+        return partial(answer, self.answer_seconds) if self.answer_seconds else price
 
     @property
     def plan(self) -> Plan:

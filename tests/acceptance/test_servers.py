@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -15,7 +17,7 @@ from delivery import Indeterminate, Unavailable
 from delivery.kafka.opening import open_client
 from delivery.kafka.port import TopicSettings
 from delivery.services.ephemeral import Server, Services, ephemeral
-from tests.acceptance.kit import Trial, prove, publish, shares, until
+from tests.acceptance.kit import Trial, answered, prove, publish, shares, until
 from tests.acceptance.pricing import Pipeline
 from tests.acceptance.worker import AWAY
 
@@ -26,11 +28,19 @@ PARTS = 12
 PAUSE_SECONDS = 30.0
 #: How long a pipeline may take to come back once its servers are back; measured: seconds.
 RECOVERY_SECONDS_MAX = 180.0
+#: A publisher waits as long for a broker. Sent again by a test, a record would be one more repeat.
+PUBLISHER = {"delivery.timeout.ms": int(RECOVERY_SECONDS_MAX * 1000)}
 #: What a worker may grow by while it cannot write: its buffers, and what clients hold.
 GROWTH_BYTES_MAX = 256 * MIB
+#: How often that is looked at.
+LOOK_SECONDS = 0.2
 #: How long bounds are asked for under a broker that comes back.
 ASKED_SECONDS_MAX = 120.0
 ANSWERS = 40
+#: Each asks one broker of three, whichever: it is unlikely that none asks the one that dies.
+CLIENTS = 10
+#: How long questions may go unanswered once a broker is gone: the others take ten seconds to notice.
+UNANSWERED_SECONDS_MAX = 60.0
 
 
 def test_regression_bounds_of_a_broker_that_just_came_back() -> None:
@@ -51,6 +61,30 @@ def test_regression_bounds_of_a_broker_that_just_came_back() -> None:
                             client.bounds(topic.name, topic.sources)
                             answered += 1
             assert answered >= ANSWERS, "it came back"
+
+
+@pytest.mark.slow
+def test_regression_questions_of_clients_that_knew_a_broker_that_is_gone(
+    cluster: Services, unique: Callable[[str], str]
+) -> None:
+    """They went on waiting for it, up to five minutes, while two others were there."""
+    broker, topic = cluster.servers["kafka-2"], unique("questions")
+    with ExitStack() as opened:
+        clients = [
+            opened.enter_context(open_client(cluster.kafka.bootstrap)) for _ in range(CLIENTS)
+        ]
+        clients[0].create(topic, TopicSettings(partitions=1))
+        for client in clients:
+            assert answered(partial(client.describe, [topic]))
+        broker.kill()
+        try:
+            deadline = time.monotonic() + UNANSWERED_SECONDS_MAX
+            with ThreadPoolExecutor(CLIENTS) as side:
+                asked = [side.submit(answered, partial(one.describe, [topic])) for one in clients]
+                assert all(one.result() for one in asked)
+            assert time.monotonic() < deadline
+        finally:
+            broker.restart()
 
 
 @contextmanager
@@ -109,7 +143,7 @@ class Patient:
 def hurt(trial: Trial, hurts: dict[int, Callable[[], None]]) -> Patient:
     """Send everything in parts, do something to a server before some of them, and judge."""
     patient = Patient(trial)
-    with open_client(trial.pipeline.kafka) as client:
+    with open_client(trial.pipeline.kafka, PUBLISHER) as client:
         for number, part in enumerate(shares(trial.traffic.rows, PARTS)):
             hurts.get(number, lambda: None)()
             publish(client, trial.pipeline.raw, part)
@@ -118,6 +152,52 @@ def hurt(trial: Trial, hurts: dict[int, Callable[[], None]]) -> Patient:
     until("it comes to its end", patient.look, RECOVERY_SECONDS_MAX)
     prove(trial)
     return patient
+
+
+@contextmanager
+def standing_still(server: Server) -> Iterator[tuple[Callable[[], None], Callable[[], None]]]:
+    """Yield what pauses a server, and what waits until it goes on, which it does by itself."""
+    timer = threading.Timer(PAUSE_SECONDS, server.resume)
+
+    def pause() -> None:
+        server.pause()
+        timer.start()
+
+    try:
+        yield pause, timer.join
+    finally:
+        if timer.ident is not None:
+            timer.join()
+
+
+@contextmanager
+def no_catalog(cluster: Services) -> Iterator[None]:
+    """Kill every node of the catalog, and let them come back together behind the block."""
+    nodes = [server for name, server in cluster.servers.items() if name.startswith("cassandra")]
+    for node in nodes:
+        node.kill()
+    try:
+        yield
+    finally:
+        restarts = [threading.Thread(target=node.restart) for node in nodes]
+        for restart in restarts:
+            restart.start()
+        for restart in restarts:
+            restart.join()
+
+
+def grown(processes: Callable[[], Iterable[psutil.Process]], seconds: float) -> dict[int, int]:
+    """Return by how much each of the processes that are there grew, at most, within a time."""
+    first: dict[int, int] = {}
+    most: dict[int, int] = {}
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for one in processes():
+            with suppress(psutil.NoSuchProcess):
+                size = one.memory_info().rss
+                most[one.pid] = max(most.get(one.pid, 0), size - first.setdefault(one.pid, size))
+        time.sleep(LOOK_SECONDS)
+    return most
 
 
 @pytest.mark.slow
@@ -132,54 +212,29 @@ def test_a_server_killed_and_started_again_under_load(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["kafka-2", "cassandra-2"])
 def test_a_server_that_stands_still(name: str, cluster: Services, trial: Trial) -> None:
-    server = cluster.servers[name]
-    timer = threading.Timer(PAUSE_SECONDS, server.resume)
-
-    def pause() -> None:
-        server.pause()
-        timer.start()
-
-    hurt(trial, {3: pause})
-    timer.join()
+    with standing_still(cluster.servers[name]) as (pause, _):
+        hurt(trial, {3: pause})
 
 
 @pytest.mark.slow
 def test_without_any_catalog_it_waits_says_so_and_holds_no_more(
     cluster: Services, trial: Trial
 ) -> None:
-    nodes = [server for name, server in cluster.servers.items() if name.startswith("cassandra")]
     parts = shares(trial.traffic.rows, 2)
     patient = Patient(trial)
+
+    def worker() -> list[psutil.Process]:
+        patient.look()
+        return [psutil.Process(patient.worker.process.pid)]
+
     trial.send(parts[0])
-    for node in nodes:
-        node.kill()
-    trial.send(parts[1])
-    grown = _grown(patient, PAUSE_SECONDS)
-    assert grown < GROWTH_BYTES_MAX
-    assert patient.said, "it gave up, so that somebody sees it"
-    assert all(
-        "did not happen" in said or "retry" in said or "again" in said for said in patient.said
-    )
-    restarts = [threading.Thread(target=node.restart) for node in nodes]
-    for restart in restarts:
-        restart.start()
-    for restart in restarts:
-        restart.join()
+    with no_catalog(cluster):
+        trial.send(parts[1])
+        assert max(grown(worker, PAUSE_SECONDS).values()) < GROWTH_BYTES_MAX
+        assert patient.said, "it gave up, so that somebody sees it"
+        assert all(
+            "did not happen" in said or "retry" in said or "again" in said for said in patient.said
+        )
     trial.complete.touch()
     until("it comes to its end", patient.look, RECOVERY_SECONDS_MAX)
     prove(trial)
-
-
-def _grown(patient: Patient, seconds: float) -> int:
-    """Return by how much a worker grew, at most, within a time."""
-    first: dict[int, int] = {}
-    most = 0
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        patient.look()
-        with suppress(psutil.NoSuchProcess):
-            process = psutil.Process(patient.worker.process.pid)
-            size = process.memory_info().rss
-            most = max(most, size - first.setdefault(process.pid, size))
-        time.sleep(0.2)
-    return most

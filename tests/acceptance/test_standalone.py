@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from dedup.catalog.open import open_store
-from delivery.resident.caught_up import wait_until_delivered
 from delivery.services.ephemeral import Services, ephemeral
-from tests.acceptance.kit import Trial, Worker, prove, shares, until
+from tests.acceptance.kit import Trial, Worker, delivered, prove, shares, until
 from tests.acceptance.pricing import GO_ON, STRAGGLER, Pipeline
 from tests.acceptance.test_zombies_spark import heads_of
 
@@ -45,17 +43,6 @@ def cluster() -> Iterator[Services]:
         yield services
 
 
-def delivered(trial: Trial, driver: Worker) -> None:
-    """Wait until everything that was sent has gone through every stage."""
-    deadline = time.monotonic() + SECONDS_MAX
-
-    def in_time() -> None:
-        assert time.monotonic() < deadline, driver.said.read_text()
-        assert driver.process.poll() is None, driver.said.read_text()
-
-    wait_until_delivered(trial.pipeline.plan, in_time)
-
-
 def test_spark_copies_a_straggler_and_one_of_both_counts(
     cluster: Services, sqlite_pipeline: Pipeline, tmp_path: Path
 ) -> None:
@@ -70,7 +57,7 @@ def test_spark_copies_a_straggler_and_one_of_both_counts(
         "microbatch", cluster.spark.master, complete=let_go, conf=CONF | SPECULATION
     )
     until("somebody straggles", (place / STRAGGLER).exists, SECONDS_MAX, driver)
-    delivered(trial, driver)
+    delivered(trial, driver, SECONDS_MAX)
     # All of it, while the first attempt still waits: so another one ran beside it.
     straggler = (place / STRAGGLER).read_text()
     task, _, _ = straggler.rpartition(".")
@@ -106,7 +93,7 @@ def test_resident_tasks_that_spark_copies_go_on(
         enough = partial(begun, driver, starts)
         until(f"a task is started {starts} times", enough, SECONDS_MAX, driver)
         trial.send(part)
-        delivered(trial, driver)
+        delivered(trial, driver, SECONDS_MAX)
     trial.complete.touch()
     driver.ended(0, SECONDS_MAX)
     prove(trial)

@@ -1,10 +1,11 @@
-"""A worker or a driver of Spark's stands still after it stored; another finishes; it wakes, and changes nothing."""
+"""A process of Spark's stands still after it stored; another driver finishes; it wakes, and changes nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import psutil
@@ -13,7 +14,7 @@ import pytest
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.open import open_store
 from dedup.model import Head
-from delivery.host.killing import PAUSED, WOKEN_SUFFIX
+from delivery.host.killing import EXECUTOR, PAUSED, WOKEN_SUFFIX
 from delivery.operate.dying import Kills, tree
 from delivery.points import SEAL_REPLY_LOST, STORED_NOT_SEALED
 from tests.acceptance.kit import Trial, Worker, prove, until
@@ -21,6 +22,14 @@ from tests.acceptance.pricing import Pipeline
 
 RECORDS = 200
 LOCAL = "local[3,4]"
+#: In which each may stand still alone: a worker, an executor with its worker, a driver with all it has.
+#: Below the last two is one worker: another one, stopped within a commit, would hold an embedded
+#: catalog's lock.
+MASTERS = {"worker": LOCAL, "executor": "local-cluster[2,1,1024]", "driver": "local[1,4]"}
+ENGINES = ("resident", "microbatch")
+CATALOGS = ("sqlite", "cassandra")
+#: Spark gives nobody up in the meantime: by default it does after two minutes, and machines differ.
+PATIENCE = {"spark.network.timeout": "900s"}
 #: A session takes six seconds on two idle cores.
 SECONDS_MAX = 480.0
 
@@ -28,15 +37,18 @@ SECONDS_MAX = 480.0
 def stood_still(victim: str, engine: str, pipeline: Pipeline, directory: Path) -> None:
     """Let a victim stand still that has stored; let another driver finish; wake it, and judge.
 
-    Spark notices nothing: a worker may be slow, and a driver is its own judge.
+    Spark notices nothing: a worker may be slow, an executor has its time, a driver is its own judge.
     """
     trial = Trial.of(pipeline, directory, seed=43, count=RECORDS)
     kills, let_go = Kills(directory / "kills"), directory / "let-go"
     trial.send_all()
-    first = trial.drive(engine, LOCAL, kills.kill_at, complete=let_go)
-    words = {"worker": "", "driver": str(first.process.pid)}[victim]
+    master = MASTERS[victim]
+    first = trial.drive(engine, master, kills.kill_at, complete=let_go, conf=PATIENCE)
+    words = {"worker": "", "executor": EXECUTOR, "driver": str(first.process.pid)}[victim]
     kills.arm(STORED_NOT_SEALED, f"{PAUSED} {words}")
     with asleep(first.process.pid, first, kills) as sleepers:
+        machines = [one for one in sleepers if one.name() == "java"]
+        assert bool(machines) == (victim != "worker"), "with all that it has"
         trial.drive(engine, LOCAL).ended(0, SECONDS_MAX)
         before, heads = prove(trial), heads_of(pipeline)
         for sleeper in sleepers:
@@ -88,8 +100,15 @@ def text_of(file: Path) -> str:
     return ""
 
 
-@pytest.mark.parametrize(("victim", "engine"), [("worker", "resident"), ("driver", "microbatch")])
+OFTEN = (("worker", "resident", "sqlite"), ("driver", "microbatch", "sqlite"))
+RARELY = [one for one in product(MASTERS, ENGINES, CATALOGS) if one not in OFTEN]
+
+
+@pytest.mark.parametrize(
+    ("victim", "engine", "catalog"),
+    [*OFTEN, *(pytest.param(*one, marks=pytest.mark.slow) for one in RARELY)],
+)
 def test_a_zombie_of_sparks_wakes_up_too_late(
-    victim: str, engine: str, sqlite_pipeline: Pipeline, tmp_path: Path
+    victim: str, engine: str, catalog: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    stood_still(victim, engine, sqlite_pipeline, tmp_path)
+    stood_still(victim, engine, request.getfixturevalue(f"{catalog}_pipeline"), tmp_path)

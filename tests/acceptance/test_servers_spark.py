@@ -1,0 +1,125 @@
+"""Brokers and nodes die, stand still and come back under resident tasks that nobody starts again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+
+from delivery.kafka.opening import open_client
+from delivery.operate.dying import PYTHON_WORKER, below
+from delivery.services.ephemeral import Services
+from tests.acceptance.driver import SEEN
+from tests.acceptance.kit import Trial, Worker, delivered, prove, publish, shares, until
+from tests.acceptance.test_servers import (
+    GROWTH_BYTES_MAX,
+    PARTS,
+    PAUSE_SECONDS,
+    PUBLISHER,
+    RECOVERY_SECONDS_MAX,
+    cluster,
+    grown,
+    no_catalog,
+    standing_still,
+    trial,
+)
+
+__all__ = ["cluster", "trial"]
+
+pytestmark = pytest.mark.slow
+
+LOCAL = "local[3,4]"
+SECONDS_MAX = 240.0
+
+
+def running(trial: Trial) -> Worker:
+    """Start a driver, and wait until a task runs."""
+    driver = trial.drive("resident", LOCAL)
+    until("a task runs", lambda: " runs on " in driver.said.read_text(), SECONDS_MAX, driver)
+    return driver
+
+
+def endured(trial: Trial, hurt: Callable[[], None], heal: Callable[[], None]) -> None:
+    """Send everything in parts; hurt a server early, heal it late, and judge.
+
+    What was sent before it is healed comes out without it.
+    """
+    driver, parts = running(trial), shares(trial.traffic.rows, PARTS)
+    with open_client(trial.pipeline.kafka, PUBLISHER) as client:
+        for number, part in enumerate(parts):
+            if number == PARTS // 4:
+                hurt()
+            if number == 3 * PARTS // 4:
+                delivered(trial, driver, RECOVERY_SECONDS_MAX)
+                heal()
+            publish(client, trial.pipeline.raw, part)
+    came_to_its_end(trial, driver)
+
+
+def came_to_its_end(trial: Trial, driver: Worker) -> None:
+    """Let a driver finish that was never started again, and judge."""
+    trial.complete.touch()
+    driver.ended(0, RECOVERY_SECONDS_MAX)
+    assert "submitted again" not in driver.said.read_text(), "its tasks outlasted it"
+    prove(trial)
+
+
+def seen(driver: Worker) -> list[dict[str, Any]]:
+    """Return what users of the query saw, each time that it said something else of itself."""
+    lines = driver.said.read_text().splitlines()
+    return [json.loads(line.split(SEEN, 1)[1]) for line in lines if SEEN in line]
+
+
+@pytest.mark.parametrize("name", ["kafka-2", "cassandra-2"])
+def test_a_server_killed_and_started_again(name: str, cluster: Services, trial: Trial) -> None:
+    server = cluster.servers[name]
+    endured(trial, server.kill, server.restart)
+
+
+@pytest.mark.parametrize("name", ["kafka-2", "cassandra-2"])
+def test_a_server_that_stands_still(name: str, cluster: Services, trial: Trial) -> None:
+    with standing_still(cluster.servers[name]) as (pause, goes_on):
+        endured(trial, pause, goes_on)
+
+
+def test_without_any_catalog_it_waits_says_so_and_holds_no_more(
+    cluster: Services, trial: Trial
+) -> None:
+    parts = shares(trial.traffic.rows, 2)
+    driver = running(trial)
+
+    def processes() -> list[psutil.Process]:
+        above = psutil.Process(driver.process.pid)
+        return [above, *below(above.pid, PYTHON_WORKER)]
+
+    trial.send(parts[0])
+    with no_catalog(cluster):
+        trial.send(parts[1])
+        until("it says so", lambda: says_so(seen(driver)[-1]), SECONDS_MAX, driver)
+        growth = grown(processes, PAUSE_SECONDS)
+        assert len(growth) > 1, "there is a task"
+        assert max(growth.values()) < GROWTH_BYTES_MAX
+        assert driver.process.poll() is None, "it waits"
+        last = seen(driver)[-1]
+        assert last["status"]["message"].startswith("waiting: ")
+        assert last["lastProgress"]["message"].startswith("waiting: ")
+    delivered(trial, driver, RECOVERY_SECONDS_MAX)
+    until("it says that it goes on", lambda: not waits(seen(driver)[-1]), of=driver)
+    came_to_its_end(trial, driver)
+    said = driver.said.read_text()
+    assert "; again in 10.0 s" in said, "the log says when it tries again, with growing pauses"
+    assert "Traceback" not in said
+
+
+def waits(what: dict[str, Any]) -> list[str]:
+    """Return what a query waited for."""
+    found: list[str] = what["status"]["waitingFor"]
+    return found
+
+
+def says_so(what: dict[str, Any]) -> bool:
+    """Tell whether a query says that the catalog does not answer."""
+    return any("Unavailable" in one and "NoHostAvailable" in one for one in waits(what))

@@ -1,0 +1,73 @@
+"""A second Spark driver joins one that works, and leaves: each record once, and no livelock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.kit import Trial, Worker, delivered, prove, until
+from tests.acceptance.pricing import Pipeline
+from tests.acceptance.test_two_workers import in_vain
+from tests.acceptance.traffic import Row
+
+pytestmark = pytest.mark.slow
+
+#: What keeps a driver busy for about a minute: each record is asked a price for.
+RECORDS = 16_000
+ANSWER_SECONDS = 0.005
+#: Small, so that drivers race for a thousand appends.
+BUNDLE_ROWS = 20
+#: Of a livelock it is nearly nothing. Whoever loses did the same work, in vain, on the same cores.
+RATIO_MIN = 0.5
+LOCAL = "local[3,4]"
+#: The tasks of a driver there: one slot is left to other jobs.
+TASKS = 2
+SECONDS_MAX = 900.0
+
+
+def runs(driver: Worker) -> bool:
+    """Tell whether all tasks of a driver run."""
+    said = driver.said.read_text()
+    return all(f"task {number} runs on" in said for number in range(TASKS))
+
+
+def begun(trial: Trial, let_go: Path) -> Worker:
+    """Start a driver that ends when it is let go, and wait until it works."""
+    driver = trial.drive("resident", LOCAL, complete=let_go)
+    until("its tasks run", lambda: runs(driver), SECONDS_MAX, driver)
+    return driver
+
+
+def seconds_for(trial: Trial, rows: Sequence[Row], driver: Worker) -> float:
+    """Return how long a backlog takes those who run."""
+    began = time.monotonic()
+    trial.send(rows)
+    delivered(trial, driver, SECONDS_MAX)
+    return time.monotonic() - began
+
+
+def test_two_drivers_are_at_least_half_as_fast_as_one(
+    sqlite_pipeline: Pipeline, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    pipeline = replace(sqlite_pipeline, bundle_rows=BUNDLE_ROWS, answer_seconds=ANSWER_SECONDS)
+    trial = Trial.of(pipeline, tmp_path, seed=67, count=RECORDS)
+    rows, quarter = trial.traffic.rows, RECORDS // 4
+    first, let_go = begun(trial, trial.complete), tmp_path / "let-go"
+    # One works alone before and after: what else the machine does weighs on both alike.
+    alone = seconds_for(trial, rows[:quarter], first)
+    assert in_vain(trial) == 0
+    second = begun(trial, let_go)
+    together = seconds_for(trial, rows[quarter : 3 * quarter], first)
+    assert in_vain(trial) > 0, "they met"
+    let_go.touch()
+    second.ended(0, SECONDS_MAX)
+    alone += seconds_for(trial, rows[3 * quarter :], first)
+    trial.complete.touch()
+    first.ended(0, SECONDS_MAX)
+    prove(trial)
+    record_property("seconds alone and together", [alone, together, in_vain(trial)])
+    assert alone / together >= RATIO_MIN, f"alone {alone:.0f} s, together {together:.0f} s"
