@@ -60,7 +60,7 @@ def _drains(lab: Lab) -> AbstractContextManager[Sequence[Contestant]]:
 
 
 def _steadies(lab: Lab) -> AbstractContextManager[Sequence[Contestant]]:
-    return raced(lab, contestants(), at_rate(lab))
+    return raced(lab, contestants(), at_rate(lab), warm=(WAYS[SQLITE],))
 
 
 def _slower(peer: str, times: float) -> Goal:
