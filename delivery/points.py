@@ -1,15 +1,19 @@
 """The named places at which a process may die, and a process dies in tests.
 
-What it is: the names, in the order in which a bundle comes past them.
+What it is: the names of a lane's points, in the order in which a bundle comes past them, and
+`PLACES`, these and the steps of its index.
 What it must not know: what happens at any of them.
 
 Invariants:
-    Every name is passed by every bundle that has outputs, and killed at by a test.
+    Every point is passed by every bundle that has outputs, a step only when an index is due for it;
+    each is killed at by a test.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+
+from dedup.local.steps import STEPS
 
 BEFORE_OUTPUT = "before-output"
 MID_OUTPUT = "mid-output"
@@ -30,6 +34,8 @@ POINTS = (
     EMITTED_NOT_ACKNOWLEDGED,
     ACKNOWLEDGED,
 )
+
+PLACES = (*POINTS, *STEPS)
 
 #: Told the name of each place as it is passed.
 At = Callable[[str], None]

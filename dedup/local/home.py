@@ -31,6 +31,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dedup.filters.header import boot_id
+from dedup.local import steps
 from dedup.local.manifest import Manifest, decode_manifest, encode_manifest
 
 _MANIFEST = "manifest"
@@ -142,22 +143,22 @@ class Place:
         """Move a finished file of a workshop to its place here. The lock is held."""
         place = self.path / path.name
         path.rename(place)
-        self.at("file-in-place")
+        self.at(steps.FILE_IN_PLACE)
         return place
 
     def replace(self, manifest: Manifest, workshop: Workshop) -> None:
         """Put a manifest in place of the one that is there, and delete what it does not name."""
         fresh = workshop.path / _MANIFEST
         fresh.write_bytes(encode_manifest(manifest))
-        self.at("manifest-written")
+        self.at(steps.MANIFEST_WRITTEN)
         fresh.replace(self.path / _MANIFEST)
-        self.at("manifest-in-place")
+        self.at(steps.MANIFEST_IN_PLACE)
         for path in _children(self.path):
             if path.name in manifest.names or path.name in (_MANIFEST, _LOCK, _UPKEEP):
                 continue
             if path == workshop.path or _alive(path):
                 continue
-            self.at("file-deleting")
+            self.at(steps.FILE_DELETING)
             _delete(path)
 
 
@@ -189,12 +190,12 @@ class Workshop:
         """Make a directory, and say that this process lives, before anybody may take it for dead."""
         _make(self._parent)
         unborn = Path(tempfile.mkdtemp(prefix=self._label + _UNBORN, dir=self._parent))
-        self._at("workshop-unborn")
+        self._at(steps.WORKSHOP_UNBORN)
         lock = os.open(unborn / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)  # nobody else asks for the lock of what is not born
         self._lock = lock
         born = unborn.rename(unborn.with_name(unborn.name.replace(_UNBORN, _WORKSHOP, 1)))
-        self._at("workshop-born")
+        self._at(steps.WORKSHOP_BORN)
         return born
 
 

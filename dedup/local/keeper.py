@@ -22,6 +22,7 @@ from pathlib import Path
 
 from dedup.errors import Unavailable
 from dedup.formats.segment import Bucket
+from dedup.local import steps
 from dedup.local.contents import Contents
 from dedup.local.group import Held
 from dedup.local.home import At, Place, Workshop, nowhere, private
@@ -130,7 +131,7 @@ class Keeper:
     def forget(self, head: Head) -> None:
         """Let go of what no record can repeat any more; its files go with the next publication."""
         if self.contents.forget(head):
-            self._at("forgotten")
+            self._at(steps.FORGOTTEN)
 
     # From memory to files ---------------------------------------------------------------------
 
@@ -164,7 +165,7 @@ class Keeper:
                     )
                 except OSError as error:
                     raise self._unavailable(error) from error
-                self._at("run-written")
+                self._at(steps.RUN_WRITTEN)
                 group.runs.append(Held(run, path, max(seq for _, seq in one.origins)))
                 written = {id(chunk) for chunk in chunks}
                 group.chunks.all = [c for c in group.chunks.all if id(c) not in written]
@@ -214,7 +215,7 @@ class Keeper:
             if not group.filter.settle(self._flushed(), group.news()):
                 self.counters.lock_misses += 1
                 return
-            self._at("bits-set")
+            self._at(steps.BITS_SET)
         self._name(place, current)
 
     def _flushed(self) -> HeadRef:
@@ -271,8 +272,7 @@ class Keeper:
             for ids in target.news():
                 target.filter.add(ids)
         for name in ("tag", "flushed"):
-            tag: HeadRef | None = getattr(mine, name)
-            if tag is not None and tag.seq > manifest.tag.seq:
+            if (tag := getattr(mine, name)) is not None and tag.seq > manifest.tag.seq:
                 setattr(found, name, tag)
         found.seals, found.forgotten = mine.seals, mine.forgotten
         for group in mine.groups.values():
@@ -372,14 +372,14 @@ class Keeper:
             return False
         if isinstance(outcome, Merged):
             self.counters.merges += 1
-            self._at("merged")
+            self._at(steps.MERGED)
             first = next(at for at, one in enumerate(group.runs) if id(one) in used)
             rest = [one for one in group.runs if id(one) not in used]
             before = sum(id(one) not in used for one in group.runs[:first])
             group.runs = [*rest[:before], outcome.output, *rest[before:]]
             return True
         self.counters.growths += 1
-        self._at("grown")
+        self._at(steps.GROWN)
         for one in group.runs:
             if id(one) not in used:
                 for ids in one.pieces():

@@ -27,7 +27,7 @@ from pathlib import Path
 import psutil
 
 from dedup.errors import InvalidUsage
-from delivery.points import POINTS, At
+from delivery.points import PLACES, At
 
 #: The variable.
 VARIABLE = "DELIVERY_KILL_AT"
@@ -61,11 +61,11 @@ def killer(environment: Mapping[str, str] = os.environ) -> At:
 
 def _entry(text: str) -> tuple[str, Path]:
     point, _, marker = text.partition(":")
-    if point not in POINTS or not marker:
+    if point not in PLACES or not marker:
         raise InvalidUsage(
             "die at a point",
             f"{VARIABLE}={text}",
-            f"nothing was started: say POINT:MARKER, a point of {', '.join(POINTS)} and a file",
+            f"nothing was started: say POINT:MARKER, a point of {', '.join(PLACES)} and a file",
         )
     return point, Path(marker)
 

@@ -82,7 +82,7 @@ class LaneTask:
         senders = senders or Senders(Writers(catalog), source.topic)
         senders.memory.rekeyed |= spec.rekeyed
         self._index = index or LaneIndex(
-            catalog, self.name, window_ms=spec.window_ms, home=home, filters=filters
+            catalog, self.name, window_ms=spec.window_ms, home=home, filters=filters, at=at
         )
         #: An index may have served tasks before this one.
         self._asked = self._index.counters.asked

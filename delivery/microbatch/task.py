@@ -116,6 +116,7 @@ class Ports:
                 window_ms=spec.window_ms,
                 home=self._home,
                 filters=self.plan.filters,
+                at=self._at,
             )
             self._kept[name] = index, senders
         if spec.threads > 1 and self._pool is None:

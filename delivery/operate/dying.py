@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,17 +32,18 @@ EXECUTOR = "CoarseGrainedExecutorBackend"
 
 @dataclass(frozen=True, slots=True)
 class Kills:
-    """One kill for each point, each when it is asked for.
+    """One kill for each of some points, each when it is asked for.
 
     A marker that is there prevents a kill; taken away, it lets the next process die that comes past.
     """
 
     directory: Path
+    points: Sequence[str] = POINTS
 
     def __post_init__(self) -> None:
         """Let nobody die yet."""
         self.directory.mkdir()
-        for point in POINTS:
+        for point in self.points:
             self.marker(point).touch()
 
     def marker(self, point: str) -> Path:
@@ -51,7 +53,7 @@ class Kills:
     @property
     def kill_at(self) -> str:
         """What processes are told."""
-        return ",".join(f"{point}:{self.marker(point)}" for point in POINTS)
+        return ",".join(f"{point}:{self.marker(point)}" for point in self.points)
 
     def arm(self, point: str, victim: str = "") -> None:
         """Let whoever passes a point die there, and a victim with it."""

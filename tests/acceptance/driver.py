@@ -24,7 +24,7 @@ from delivery.query import Query
 from delivery.spark import spark_session
 from tests.acceptance.kit import POLL_SECONDS, ROOT
 from tests.acceptance.lifeline import hold
-from tests.acceptance.pricing import Pipeline
+from tests.acceptance.pricing import TINY_INDEXES, Pipeline
 
 LOG = logging.getLogger(__name__)
 
@@ -41,8 +41,8 @@ def main(
         logging.getLogger(noisy).setLevel(logging.WARNING)
     conf = {"spark.log.level": "OFF", "spark.executorEnv.PYTHONPATH": str(ROOT)}
     conf |= more
-    if VARIABLE in os.environ:
-        conf[f"spark.executorEnv.{VARIABLE}"] = os.environ[VARIABLE]
+    for name in {VARIABLE, TINY_INDEXES} & set(os.environ):
+        conf[f"spark.executorEnv.{name}"] = os.environ[name]
     spark = spark_session("acceptance", master, conf=conf)
     query = import_module(f"delivery.{engine}").start(pipeline.plan, spark)
     before: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Callable
@@ -19,14 +20,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dedup.local import LaneIndex
 from delivery.host.spec import Plan, StageSpec
 from delivery.records import Output, Record
+from tests.unit.local_lanes import TINY
 
 #: Small, so that a hundred records are several bundles, and some of them wait for one another.
 BUNDLE_ROWS = 40
 #: Files of a straggler: who it is, and that it may go on.
 STRAGGLER, GO_ON = "straggler", "go-on"
 POLL_SECONDS = 0.02
+#: The variable that says so.
+TINY_INDEXES = "ACCEPTANCE_TINY_INDEXES"
+
+if TINY_INDEXES in os.environ:
+    # Whoever runs the stages imports this module first; no user has a reason to set limits.
+    LaneIndex.__init__.__kwdefaults__["limits"] = TINY
 
 
 def price(record: Record) -> Output:
@@ -77,6 +86,8 @@ class Pipeline:
         rekeyed: whether records are re-keyed by their ids first: then there are three stages, and
             repeats may come in any partition.
         answer_seconds: how long whoever is asked for a price takes to answer.
+        tiny: whether indexes keep little in memory and in each file, so that all steps of their
+            upkeep come soon; in processes that are told so by `TINY_INDEXES`.
         straggling: directory in which attempts of tasks say who they are; the first of them waits.
     """
 
@@ -88,6 +99,7 @@ class Pipeline:
     rekeyed: bool = False
     answer_seconds: float = 0.0
     straggling: str = ""
+    tiny: bool = False
 
     @property
     def raw(self) -> str:

@@ -31,7 +31,7 @@ def killed(
     trial: Trial, engine: str, master: str, kills: tuple[Kill, ...], directory: Path
 ) -> None:
     """Kill one victim after the other, each while records come in, and judge."""
-    told = Kills(directory / "kills")
+    told = Kills(directory / "kills", [point for point, _ in kills])
     driver = trial.drive(engine, master, told.kill_at)
     for part, (point, victim) in zip(shares(trial.traffic.rows, len(kills)), kills, strict=True):
         told.arm(point, _words(victim, driver))

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from delivery.kafka.opening import open_client
-from tests.acceptance.kit import Trial, judge, logs_of, prove, publish
+from tests.acceptance.kit import Trial, judge, prove, publish
 from tests.acceptance.pricing import Pipeline
+from tests.acceptance.reading import logs_of
 from tests.acceptance.traffic import Row, Traffic, traffic
 
 

@@ -1,0 +1,35 @@
+"""Killed while they keep a lane's ids on their host, in running pipelines: once for each record."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import cycle
+from pathlib import Path
+
+import pytest
+
+from dedup.local.steps import STEPS
+from tests.acceptance.kit import Trial
+from tests.acceptance.pricing import Pipeline
+from tests.acceptance.test_killed_spark import CLUSTER, LOCAL, VICTIMS, killed
+
+RECORDS = 600
+
+
+def test_a_worker_killed_at_every_step_of_its_indexes(
+    sqlite_pipeline: Pipeline, tmp_path: Path
+) -> None:
+    trial = Trial.of(replace(sqlite_pipeline, tiny=True), tmp_path, seed=43, count=RECORDS)
+    killed(trial, "resident", LOCAL, tuple((step, "worker") for step in STEPS), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["resident", "microbatch"])
+def test_whoever_is_killed_at_a_step_of_an_index(
+    engine: str, cassandra_pipeline: Pipeline, tmp_path: Path
+) -> None:
+    trial = Trial.of(replace(cassandra_pipeline, tiny=True), tmp_path, seed=47, count=RECORDS)
+    # Each engine begins with another victim.
+    victims = VICTIMS if engine == "resident" else reversed(VICTIMS)
+    kills = tuple(zip(STEPS, cycle(tuple(victims)), strict=False))
+    killed(trial, engine, CLUSTER, kills, tmp_path)
