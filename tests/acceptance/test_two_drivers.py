@@ -11,7 +11,7 @@ import pytest
 
 from tests.acceptance.kit import Trial, Worker, delivered, prove, until
 from tests.acceptance.pricing import Pipeline
-from tests.acceptance.test_two_workers import in_vain
+from tests.acceptance.test_two_workers import in_vain, won_and_lost
 from tests.acceptance.traffic import Row
 
 pytestmark = pytest.mark.slow
@@ -77,10 +77,12 @@ def test_two_drivers_are_at_least_half_as_fast_as_one(
     first, let_go = begun(trial, engine, trial.complete), tmp_path / "let-go"
     # One works alone before and after: what else the machine does weighs on both alike.
     alone = seconds_for(trial, rows[:quarter], first)
-    assert in_vain(trial) == 0
+    # Nearly always none: a reply of a busy server may be lost, and its task run again.
+    _, lost_alone = won_and_lost(trial)
     second = begun(trial, engine, let_go)
     together = seconds_for(trial, rows[quarter : 3 * quarter], first)
-    assert in_vain(trial) > 0, "they met"
+    _, lost = won_and_lost(trial)
+    assert lost > lost_alone, "they met"
     let_go.touch()
     second.ended(0, SECONDS_MAX)
     alone += seconds_for(trial, rows[3 * quarter :], first)

@@ -24,6 +24,12 @@ PARTS = 120
 
 def in_vain(trial: Trial) -> float:
     """Return which share of all stored attempts lost: of a livelock it is nearly one."""
+    won, lost = won_and_lost(trial)
+    return lost / (won + lost)
+
+
+def won_and_lost(trial: Trial) -> tuple[int, int]:
+    """Return how many attempts were sealed, and how many were stored in vain."""
     store = open_store(trial.pipeline.catalog)
     try:
         catalog = Catalog(store)
@@ -31,9 +37,7 @@ def in_vain(trial: Trial) -> float:
     finally:
         store.close()
     mine = [(row, lost) for row, lost in rows if row is not None]
-    won = sum(row.head.ref.seq for row, _ in mine)
-    lost = sum(len(lost) for _, lost in mine)
-    return lost / (won + lost)
+    return sum(row.head.ref.seq for row, _ in mine), sum(len(lost) for _, lost in mine)
 
 
 def counters(worker: Worker) -> dict[str, int]:
