@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -11,10 +13,11 @@ from dedup.errors import InvalidUsage
 from dedup.formats.dropped import Run, Verdict
 from dedup.model import Attempt, Frontier, Head, HeadRef, Incarnation, RecordId, Source, TopicId
 from delivery.batch import batches_of
+from delivery.judge import CONFLICTS_SHOWN
 from delivery.microbatch.columns import batch_of, split
 from delivery.naming import id_from, names_of
 from delivery.records import Record
-from delivery.verdicts import EXTERNAL
+from delivery.verdicts import EXTERNAL, Conflict
 from delivery.wrap import token as tokens
 from delivery.wrap.names import per_topic
 from delivery.wrap.outputs import placing, rows_of
@@ -29,7 +32,9 @@ HEAD = Head(
 )
 
 
-def piece(offsets: list[int], names: bytes, dropped: tuple[int, ...] = ()) -> Piece:
+def piece(
+    offsets: list[int], names: bytes, dropped: tuple[int, ...] = (), digests: tuple[int, ...] = ()
+) -> Piece:
     """Return a piece whose fresh records have these one-letter ids."""
     return Piece(
         read=len(offsets) + len(dropped),
@@ -38,6 +43,7 @@ def piece(offsets: list[int], names: bytes, dropped: tuple[int, ...] = ()) -> Pi
         ids=pack([RecordId(bytes([name]) * 16) for name in names]),
         buckets=np.full(len(offsets), EXTERNAL, dtype=np.int64),
         mark_of=np.full(len(offsets), -1, dtype=np.intp),
+        digests=np.array(digests, dtype=np.uint16),
         dropped=np.array(dropped, dtype=np.int64),
         reasons=np.full(len(dropped), Verdict.REMNANT, dtype=np.uint8),
     )
@@ -63,6 +69,32 @@ def test_a_repeat_in_another_partition_is_dropped_there():
         Run(B, 4, 1, Verdict.DUPLICATE),
         Run(B, 5, 1, Verdict.REMNANT),
     ]
+
+
+def test_a_repeat_in_another_partition_with_another_payload_is_a_conflict():
+    pieces = {
+        A: piece([4, 6], b"ab", digests=(1, 2)),
+        B: piece([2, 3, 4], b"bxa", (5,), digests=(7, 1, 1)),
+    }
+    found = merged(pieces).verdicts
+    assert found.counts.conflict == 1, "b says something else, a says the same again"
+    assert found.conflicts == [Conflict(B, 2, b"b" * 16)]
+    assert found.digests.tolist() == [1, 2, 1]
+    without = merged(
+        {source: replace(one, digests=one.digests[:0]) for source, one in pieces.items()}
+    )
+    assert without.verdicts.counts.conflict == 0, "the stage does not look"
+    named = merged({A: pieces[A], B: replace(pieces[B], buckets=np.zeros(3, dtype=np.int64))})
+    assert named.verdicts.counts.conflict == 0, "ids that a stage made are no publisher's"
+
+
+def test_of_many_conflicts_across_partitions_all_are_counted_and_a_few_kept():
+    count = 3 * CONFLICTS_SHOWN
+    names, at = bytes(range(count)), list(range(count))
+    pieces = {A: piece(at, names, digests=(1,) * count), B: piece(at, names, digests=(2,) * count)}
+    found = merged(pieces).verdicts
+    assert found.counts.conflict == count
+    assert [one.offset for one in found.conflicts] == list(range(CONFLICTS_SHOWN))
 
 
 def test_nothing_read_is_nothing_decided():
