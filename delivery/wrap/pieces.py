@@ -53,6 +53,7 @@ class Piece:
         conflict: how many of those said something else than what they repeat.
         conflicts: some of them.
         asked: how filters did meanwhile; two executions may differ in it.
+        saturated: how many saturated ones were found meanwhile; likewise.
         failed: what went wrong instead, as plain data.
     """
 
@@ -69,6 +70,7 @@ class Piece:
     conflict: int = 0
     conflicts: tuple[Conflict, ...] = ()
     asked: Asked = field(default_factory=Asked)
+    saturated: int = 0
     failed: Mapping[str, Any] | None = None
     #: Two executions of a task did not agree.
     mixed: bool = False
@@ -112,7 +114,7 @@ class Merged(NamedTuple):
     newest: int
 
 
-def piece_of(found: Sequence[Verdicts], newest: int, asked: Asked) -> Piece:
+def piece_of(found: Sequence[Verdicts], newest: int, asked: Asked, saturated: int = 0) -> Piece:
     """Return the verdicts on a partition's records, judged one batch after the other."""
     marks: list[Mark] = []
     mark_of = []
@@ -137,6 +139,7 @@ def piece_of(found: Sequence[Verdicts], newest: int, asked: Asked) -> Piece:
         conflict=sum(v.conflict for v in found),
         conflicts=tuple(c for v in found for c in v.conflicts),
         asked=asked,
+        saturated=saturated,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,14 +12,17 @@ import pytest
 from dedup.arrays import pack
 from dedup.errors import InvalidUsage
 from dedup.formats.dropped import Run, Verdict
+from dedup.local.stats import Counters
 from dedup.model import Attempt, Frontier, Head, HeadRef, Incarnation, RecordId, Source, TopicId
 from delivery.batch import batches_of
 from delivery.judge import CONFLICTS_SHOWN
+from delivery.kafka.port import Fetched
 from delivery.microbatch.columns import batch_of, split
 from delivery.naming import id_from, names_of
 from delivery.records import Record
-from delivery.verdicts import EXTERNAL, Conflict
+from delivery.verdicts import EXTERNAL, Conflict, Verdicts
 from delivery.wrap import token as tokens
+from delivery.wrap.judging import judge_range
 from delivery.wrap.names import per_topic
 from delivery.wrap.outputs import placing, rows_of
 from delivery.wrap.pieces import Piece, Pieces, merged, runs
@@ -134,6 +138,28 @@ def token(**more: object) -> Token:
         "ranges": {A: (4, 9), B: (2, 2)},
     }
     return Token(**known | more)
+
+
+class Busy:
+    """A bench whose filters are asked, and found to be saturated, whenever it judges."""
+
+    def __init__(self) -> None:
+        self.index = self
+        self.counters = Counters(probes=100, saturated=7)
+
+    def judge(self, *asked: object) -> Any:
+        if not asked:
+            return self
+        self.counters.probes += 10
+        self.counters.saturated += 1
+        return Verdicts()
+
+
+def test_how_filters_did_while_a_range_was_judged_is_reported():
+    (batch,) = batches_of([Record(b"7", source=A, offset=at) for at in range(4, 9)])
+    rows = [Fetched(batch.cut(4, 6), 6), Fetched(batch.cut(6, 9), 9)]
+    found = judge_range(token(), Busy(), A, rows)
+    assert (found.asked.probes, found.saturated) == (20, 2)
 
 
 def test_a_token_comes_back_as_it_was():
