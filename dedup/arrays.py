@@ -74,6 +74,16 @@ def firsts(ids: Ids) -> Mask:
     return mask
 
 
+def first_places(ids: Ids) -> Places:
+    """Return for each id the place of the first of its kind in the order given."""
+    found = order(ids)
+    start = np.arange(len(ids))
+    start[1:][_repeats(ids.take(found, axis=0))] = 0
+    places = np.empty(len(ids), dtype=np.intp)
+    places[found] = found[np.maximum.accumulate(start)]
+    return places
+
+
 def sorted_unique(ids: Ids) -> Ids:
     """Return the ids in their order, each once."""
     found = ids.take(order(ids), axis=0)

@@ -201,6 +201,7 @@ class Delivery(Ends, Lives):
             duplicates=spec.duplicates,
             keep_ids=True,
             by_id=True,
+            conflicts=spec.conflicts,
             window_ms=spec.window_ms,
         )
         self._add(front)

@@ -49,7 +49,7 @@ class ConflictLog:
         if not named:
             return
         if self._stops:
-            raise named[0].error()
+            raise named[0].error(self._lane)
         # A clock that was put back does not keep us quiet.
         if self._told_ms is not None and 0 <= now_ms - self._told_ms < QUIET_MS:
             self._untold += verdicts.conflict

@@ -25,7 +25,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dedup.arrays import Ids, Mask, Places, firsts, order
+from dedup.arrays import Ids, Mask, Places, first_places, firsts
 from dedup.catalog.catalog import Catalog
 from dedup.errors import InvalidUsage
 from dedup.formats.dropped import Verdict, runs_of
@@ -253,7 +253,7 @@ class Judge:
                 differ[asked] = known & (stored != digests[asked])
             if (repeated & external).any():
                 every = np.concatenate([*(held.digests for held in pending), digests])
-                first = _first_places(listed)[len(listed) - len(ids) :]
+                first = first_places(listed)[len(listed) - len(ids) :]
                 differ |= repeated & ~decided & external & (every[first] != digests)
             for row in np.flatnonzero(differ).tolist():
                 verdicts.conflict += 1
@@ -375,17 +375,6 @@ def _own(headers: Sequence[tuple[str, bytes]] | None) -> bytes | None:
     if headers[-1][0] == NAME:
         return headers[-1][1]
     return next((value for name, value in reversed(headers) if name == NAME), None)
-
-
-def _first_places(ids: Ids) -> Places:
-    """Return for each id the place of the first of its kind."""
-    found = order(ids)
-    ordered = ids[found]
-    start = np.arange(len(ids))
-    start[1:][(ordered[1:] == ordered[:-1]).all(axis=1)] = 0
-    places = np.empty(len(ids), dtype=np.intp)
-    places[found] = found[np.maximum.accumulate(start)]
-    return places
 
 
 def _conflict(sheets: Sequence[_Sheet], row: int, ids: Ids) -> Conflict:

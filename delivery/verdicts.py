@@ -41,14 +41,15 @@ class Conflict:
     offset: int
     id: bytes
 
-    def error(self) -> InvalidUsage:
-        """Return the error of a stage that is to stop at it."""
+    def error(self, lane: str) -> InvalidUsage:
+        """Return the error of a lane that is to stop at it."""
         return InvalidUsage(
             "take a repeat for one",
-            f"offset {self.offset} of partition {self.source.partition}",
+            f"{lane}: offset {self.offset} of partition {self.source.partition}",
             f"its id {self.id.hex()} was seen before with another payload, and the stage is to "
-            "stop at that; nothing of its bundle was sealed: let the publisher give different "
-            'records different ids, or say conflicts="count"',
+            "stop at that; nothing of its bundle was sealed or sent, and whoever starts it again "
+            "stops here again: let the publisher give different records different ids, and say "
+            'conflicts="count" to go past this one, which then takes no effect',
         )
 
 

@@ -243,7 +243,7 @@ class Group:
         self.runs, self.chunks = runs, Chunks(self.unit, chunks)
         return True
 
-    def stats(self, saturated: Callable[[SharedFilter], bool]) -> BucketStats | None:
+    def stats(self) -> BucketStats | None:
         """Say how large and how full it is."""
         if self.filter is None:
             return None
@@ -254,7 +254,7 @@ class Group:
             fill=self.filter.filter.fill(),
             rate=self.filter.filter.rate(),
             filter_bytes=self.filter.filter.nbytes,
-            saturated=saturated(self.filter),
+            saturated=self.filter.saturated,
         )
 
 

@@ -28,8 +28,9 @@ import numpy.typing as npt
 from dedup.arrays import Ids, Mask, pack
 from dedup.catalog.catalog import Catalog
 from dedup.errors import Unavailable
-from dedup.filters import Filters, saturated
+from dedup.filters import Filters
 from dedup.formats.segment import Part
+from dedup.local.alarm import END_BYTES, Alarm
 from dedup.local.group import Lens
 from dedup.local.home import At, Home, nowhere
 from dedup.local.intake import Gap, Intake, kept
@@ -81,6 +82,9 @@ class LaneIndex:
         self._keeper = Keeper(recipe, window_ms, limits, place, at)
         self._head: Head | None = None
         self._lens = Lens()
+        self._alarm = Alarm(lane)
+        #: Flushes at the last look at the filters.
+        self._flushes = 0
 
     def __enter__(self) -> Self:
         return self
@@ -100,6 +104,9 @@ class LaneIndex:
 
     def close(self) -> None:
         """Leave everything to the next process of this host, and no thread. May be called twice."""
+        if self._head is not None:
+            groups = self._keeper.contents.groups.values()
+            self._alarm.look(groups, self.counters, spare_bytes=END_BYTES)
         self._keeper.close(self._fits)
         self._head = None
 
@@ -210,23 +217,27 @@ class LaneIndex:
         # in between is missing from both; a gap shows it. Entries first would be as blind, and
         # one read over both tables is not to be had in every store.
         for slot, part in self._intake.listed_parts(listed.slots if listed else (), head):
-            self._keeper.contents.add(part, None if part.origins else (slot.incarnation, slot.seq))
+            self._take(part, None if part.origins else (slot.incarnation, slot.seq))
             self._keeper.counters.catalog_reads += 1
             self._write_if_full()
         first = upto + 1
         for seals in self._intake.entries_upto(head, first, self._limits.seals_at_once):
             for seal in seals:
                 for part in self._intake.parts(seal):
-                    self._keeper.contents.add(part, _seal_of(seal))
+                    self._take(part, _seal_of(seal))
                 self._keeper.counters.catalog_reads += 1
                 self._write_if_full()
 
     def _add(self, parts: Iterable[Part], seal: Seal) -> None:
-        contents = self._keeper.contents
         for part in parts:
-            contents.add(part, _seal_of(seal))
+            self._take(part, _seal_of(seal))
+        contents = self._keeper.contents
         contents.seals += 1
         contents.tag = seal.ref
+
+    def _take(self, part: Part, seal: SealOf | None) -> None:
+        self._keeper.contents.add(part, seal)
+        self._alarm.unseen += part.count
 
     def _write_if_full(self) -> None:
         if self._keeper.full:
@@ -239,8 +250,13 @@ class LaneIndex:
     def _upkeep(self, head: Head) -> None:
         """Adopt and do what is due, unless another process is ahead, and does it."""
         if not self._is_beyond(head):
-            self._keeper.upkeep(self._fits)
+            busy = self._keeper.upkeep(self._fits)
             self._look(head)
+            flushes = self.counters.flushes
+            # A larger filter may be on its way.
+            if not busy and flushes != self._flushes:
+                self._flushes = flushes
+                self._alarm.look(self._keeper.contents.groups.values(), self.counters)
 
     def _fits(self, manifest: Manifest) -> bool:
         head = self._head
@@ -303,9 +319,7 @@ class LaneIndex:
     def stats(self) -> Stats:
         """What the index is and has done. Reads every filter: ask now and then, not per bundle."""
         contents = self._keeper.contents
-        buckets = [
-            group.stats(lambda one: saturated(one.filter)) for group in contents.groups.values()
-        ]
+        buckets = [group.stats() for group in contents.groups.values()]
         groups = contents.groups.values()
         return Stats(
             counters=self.counters,

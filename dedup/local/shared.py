@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dedup.arrays import Ids, Mask
-from dedup.filters import Filter, Filters, create_filter, new_filter, open_filter
+from dedup.filters import Filter, Filters, create_filter, new_filter, open_filter, saturated
 from dedup.formats.segment import Bucket
 from dedup.model import HeadRef
 
@@ -31,6 +31,8 @@ SIDE_IDS = 1 << 18
 
 #: A larger filter takes time to make, and ids come in meanwhile.
 FULL_SHARE = 0.95
+#: A filter with so many times the ids that it was made for waits in vain for a larger one.
+OVERFULL_TIMES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,12 @@ class SharedFilter:
     def full(self) -> bool:
         """Tell whether it is about to hold more than it was made for."""
         return self.filter.count > FULL_SHARE * self.filter.capacity
+
+    @property
+    def saturated(self) -> bool:
+        """Tell whether it has become a burden, and is not about to be made larger; reads every bit."""
+        growing = self.full and self.filter.count < OVERFULL_TIMES * self.filter.capacity
+        return not growing and saturated(self.filter)
 
     @property
     def overrun(self) -> bool:

@@ -6,7 +6,7 @@ What it must not know: how anything is looked up.
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from operator import add, sub
 
 from dedup.formats.segment import Bucket
@@ -65,6 +65,12 @@ class Counters:
     adoptions: int = 0
     #: How often the lane's lock was in other hands.
     lock_misses: int = 0
+    #: Saturated filters that looks at them found; one that stays so is found again.
+    saturated: int = 0
+
+    def copy(self) -> Counters:
+        """Return them as they are now."""
+        return replace(self)
 
     @property
     def asked(self) -> Asked:
@@ -107,11 +113,15 @@ class Stats:
     @property
     def alarm(self) -> str:
         """Say what is wrong with a filter and what to do; empty if nothing is."""
-        full = [bucket.bucket for bucket in self.buckets if bucket.saturated]
-        if not full:
-            return ""
-        return (
-            f"{len(full)} filters are saturated: verdicts stay right, each costs a look-up. If ids "
-            "are named by strangers, somebody may have chosen them: give filters a key, "
-            "Filters(key=...)"
-        )
+        count = sum(bucket.saturated for bucket in self.buckets)
+        return alarm_of(count) if count else ""
+
+
+def alarm_of(count: int) -> str:
+    """Say what so many saturated filters mean and what to do."""
+    return (
+        f"{count} filters are saturated: verdicts stay right, each costs a look-up on this host's "
+        "disk. If publishers name the records, somebody may have chosen names that crowd them: give "
+        "filters a key, Delivery(filters=Filters(key=...)); else see that the directory of indexes "
+        "has room, for a filter that is too full could not be made larger"
+    )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 
-from dedup.local.stats import Asked
+from dedup.local.stats import Counters as Did
 from dedup.model import Counts
 
 
@@ -34,6 +34,8 @@ class Counters:
     probes: int = 0
     positives: int = 0
     false_positives: int = 0
+    #: Saturated filters that looks at them found.
+    saturated: int = 0
 
     def count(self, counts: Counts) -> None:
         """Add what became of a bundle."""
@@ -46,8 +48,10 @@ class Counters:
         self.dead_letter += counts.dead_letter
         self.seals += 1
 
-    def asked(self, asked: Asked) -> None:
-        """Say how filters did in all."""
+    def asked(self, did: Did, before: Did) -> None:
+        """Say how the filters of an index did since `before`, and how often one was saturated."""
+        asked = did.asked.since(before.asked)
+        self.saturated = did.saturated - before.saturated
         self.probes, self.positives = asked.probes, asked.positives
         self.false_positives = asked.false_positives
 

@@ -85,7 +85,7 @@ class LaneTask:
             catalog, self.name, window_ms=spec.window_ms, home=home, filters=filters, at=at
         )
         #: An index may have served tasks before this one.
-        self._asked = self._index.counters.asked
+        self._before = self._index.counters.copy()
         self._runner = LaneRunner(
             self.name,
             catalog=catalog,
@@ -162,7 +162,7 @@ class LaneTask:
     @property
     def counters(self) -> Counters:
         """What it has done in this process."""
-        self._counters.asked(self._index.counters.asked.since(self._asked))
+        self._counters.asked(self._index.counters, self._before)
         return self._counters
 
     @property

@@ -73,6 +73,7 @@ class Tidied:
     Attributes:
         lane: its name.
         done: whether it was done.
+        window_ms: for how long ids that publishers name are held.
         steps: what was done, in words and order.
         deeds: what went and what was written.
         merges: how many merges of segments there were.
@@ -83,6 +84,7 @@ class Tidied:
 
     lane: str
     done: bool
+    window_ms: int
     steps: tuple[str, ...]
     deeds: Deeds
     merges: int
@@ -120,7 +122,15 @@ def tidy(
     if row is None or database_of(row.head) is not None:
         where = database_of(row.head) if row else None
         why = f"it is kept in {where}: its receiver collects it, with that database open"
-        return _nothing(lane, perform, why if where else "it is not there")
+        return Tidied(
+            lane=lane,
+            done=perform,
+            window_ms=rules.window_ms,
+            steps=(),
+            deeds=Deeds(),
+            merges=0,
+            stays=(why if where else "it is not there",),
+        )
     seals = catalog.history(lane, row.head)
     keep = Keep(
         entries_after=_before(seals, now_ms, rules.entries_ms),
@@ -135,6 +145,7 @@ def tidy(
     return Tidied(
         lane=lane,
         done=perform,
+        window_ms=rules.window_ms,
         steps=tuple(work.done),
         deeds=store.deeds,
         merges=work.merges,
@@ -194,10 +205,6 @@ class _Work:
                 return False
             self.done.append(step.what)
         return True
-
-
-def _nothing(lane: str, perform: bool, why: str) -> Tidied:  # noqa: FBT001 - passed on as it is
-    return Tidied(lane=lane, done=perform, steps=(), deeds=Deeds(), merges=0, stays=(why,))
 
 
 def _before(seals: list[Seal], now_ms: int, kept_ms: int) -> int | None:

@@ -195,5 +195,11 @@ METRICS: dict[str, Metric] = {
             _RUN,
             "Ids that filters let through and that were not there.",
         ),
+        Metric(
+            "delivery_run_filter_saturations_total",
+            "counter",
+            _RUN,
+            "Saturated filters that looks found, after ids were written; what stays so is found again.",
+        ),
     )
 }

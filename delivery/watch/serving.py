@@ -155,5 +155,6 @@ def _add_run(found: Samples, run: Run) -> None:
         ("delivery_run_filter_probes_total", "probes"),
         ("delivery_run_filter_positives_total", "positives"),
         ("delivery_run_filter_false_positives_total", "false_positives"),
+        ("delivery_run_filter_saturations_total", "saturated"),
     ):
         found.add(name, counted.get(key, 0), run=run.name)

@@ -322,7 +322,7 @@ class StageDriver:
         reports.value = {}
         for piece in pieces.values():
             # Of runs that do not count, too: filters were asked.
-            self.counters.add(Counters(**asdict(piece.asked)))
+            self.counters.add(Counters(**asdict(piece.asked), saturated=piece.saturated))
         return Result(table=table, pieces=pieces, trouble=trouble)
 
     def _judge_range(self, token: Token, source: Source) -> Piece:

@@ -14,6 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -135,6 +136,7 @@ class _Desk:
         self._judge = bench.judge()
         self._counters = bench.index.counters
         self._asked: dict[Source, Asked] = {}
+        self._saturated: Counter[Source] = Counter()
         self._drops = {
             source: np.array(
                 sorted(
@@ -180,10 +182,11 @@ class _Desk:
             return np.zeros(0, dtype=np.int64)
         newest = int(batch.timestamps_ms.max())
         self._newest[batch.source] = max(newest, self._newest.get(batch.source, 0))
-        earlier = self._counters.asked
+        earlier, saturated = self._counters.asked, self._counters.saturated
         found = self._judge.judge([batch], Frontier(), self._token.head, before)
         asked = self._counters.asked.since(earlier)
         self._asked[batch.source] = self._asked.get(batch.source, Asked()).plus(asked)
+        self._saturated[batch.source] += self._counters.saturated - saturated
         before.append(found)
         rows = [pick.batch.offsets[pick.rows] for pick in found.picks]
         return np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
@@ -191,7 +194,12 @@ class _Desk:
     def pieces(self) -> dict[Source, Piece]:
         """Return what became of the rows, by partition."""
         return {
-            source: piece_of(found, self._newest.get(source, 0), self._asked.get(source, Asked()))
+            source: piece_of(
+                found,
+                self._newest.get(source, 0),
+                self._asked.get(source, Asked()),
+                self._saturated[source],
+            )
             for source, found in self._found.items()
         }
 

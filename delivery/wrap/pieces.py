@@ -23,12 +23,13 @@ import numpy.typing as npt
 import xxhash
 from pyspark.accumulators import AccumulatorParam
 
-from dedup.arrays import Ids, firsts
+from dedup.arrays import Ids, Mask, first_places, to_raw
 from dedup.formats.dropped import Run, Verdict, runs_of
 from dedup.local.stats import Asked
 from dedup.model import Source
+from delivery.judge import CONFLICTS_SHOWN
 from delivery.protocol.senders import Mark
-from delivery.verdicts import Conflict, Verdicts
+from delivery.verdicts import EXTERNAL, Conflict, Verdicts
 
 __all__ = ["Merged", "Piece", "Pieces", "merged", "piece_of", "runs"]
 
@@ -52,6 +53,7 @@ class Piece:
         conflict: how many of those said something else than what they repeat.
         conflicts: some of them.
         asked: how filters did meanwhile; two executions may differ in it.
+        saturated: how many saturated ones were found meanwhile; likewise.
         failed: what went wrong instead, as plain data.
     """
 
@@ -68,6 +70,7 @@ class Piece:
     conflict: int = 0
     conflicts: tuple[Conflict, ...] = ()
     asked: Asked = field(default_factory=Asked)
+    saturated: int = 0
     failed: Mapping[str, Any] | None = None
     #: Two executions of a task did not agree.
     mixed: bool = False
@@ -111,7 +114,7 @@ class Merged(NamedTuple):
     newest: int
 
 
-def piece_of(found: Sequence[Verdicts], newest: int, asked: Asked) -> Piece:
+def piece_of(found: Sequence[Verdicts], newest: int, asked: Asked, saturated: int = 0) -> Piece:
     """Return the verdicts on a partition's records, judged one batch after the other."""
     marks: list[Mark] = []
     mark_of = []
@@ -136,23 +139,37 @@ def piece_of(found: Sequence[Verdicts], newest: int, asked: Asked) -> Piece:
         conflict=sum(v.conflict for v in found),
         conflicts=tuple(c for v in found for c in v.conflicts),
         asked=asked,
+        saturated=saturated,
     )
 
 
 def merged(pieces: Mapping[Source, Piece]) -> Merged:
     """Return the verdicts of a bundle over several partitions."""
     ordered = sorted(pieces.items())
-    every = [piece.ids for _, piece in ordered]
-    first = firsts(np.concatenate(every)) if every else np.zeros(0, dtype=np.bool_)
+    first, differ = _repeated([piece for _, piece in ordered])
     verdicts, drops, at = Verdicts(), [], 0
     for source, piece in ordered:
-        mine = first[at : at + len(piece.ids)]
-        at += len(piece.ids)
-        again = piece.offsets[~mine]
+        part = slice(at, at + len(piece.ids))
+        at = part.stop
+        again = piece.offsets[~first[part]]
         drops += runs(source, again, np.full(len(again), Verdict.DUPLICATE, dtype=np.uint8))
-        _add(verdicts, source, piece, mine)
+        _add(verdicts, source, piece, first[part])
+        _add_conflicts(verdicts, source, piece, np.flatnonzero(differ[part]))
     newest = max((piece.newest for _, piece in ordered), default=0)
     return Merged(verdicts, tuple(drops), newest)
+
+
+def _repeated(pieces: Sequence[Piece]) -> tuple[Mask, Mask]:
+    """Tell of all fresh records whether each is the first of its id, and says else than the first."""
+    ids = _joined([piece.ids for piece in pieces], np.empty((0, 2), dtype=np.uint64))
+    places = first_places(ids)
+    first: Mask = places == np.arange(len(ids))
+    digests = _joined([piece.digests for piece in pieces], np.zeros(0, dtype=np.uint16))
+    if len(digests) != len(ids):
+        # The stage does not compare payloads.
+        return first, np.zeros(len(ids), dtype=np.bool_)
+    buckets = _joined([piece.buckets for piece in pieces], _none())
+    return first, (buckets == EXTERNAL) & (digests[places] != digests)
 
 
 def runs(source: Source, offsets: _Numbers, reasons: npt.NDArray[np.uint8]) -> list[Run]:
@@ -174,12 +191,22 @@ def _add(verdicts: Verdicts, source: Source, piece: Piece, mine: npt.NDArray[np.
     verdicts.digests = np.concatenate([verdicts.digests, digests])
     verdicts.marks += [(mark, source) for mark in piece.marks]
     verdicts.dropped += runs(source, dropped, reasons)
-    verdicts.conflicts += piece.conflicts
     verdicts.read += piece.read
     verdicts.duplicate += int((reasons == Verdict.DUPLICATE).sum())
     verdicts.remnant += int((reasons == Verdict.REMNANT).sum())
     verdicts.abandoned += int((reasons == Verdict.ABANDONED).sum())
-    verdicts.conflict += piece.conflict
+
+
+def _add_conflicts(
+    verdicts: Verdicts, source: Source, piece: Piece, rows: npt.NDArray[np.intp]
+) -> None:
+    """Add what differs from what it repeats, there or in a partition before it."""
+    verdicts.conflict += piece.conflict + len(rows)
+    verdicts.conflicts += piece.conflicts
+    verdicts.conflicts += [
+        Conflict(source, int(piece.offsets[row]), to_raw(piece.ids[row : row + 1]))
+        for row in rows[:CONFLICTS_SHOWN].tolist()
+    ]
 
 
 def _joined(parts: Sequence[Any], nothing: Any) -> Any:

@@ -255,6 +255,33 @@ def test_without_dead_letters_the_stage_stops_and_names_the_record(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_a_repeat_with_another_payload_stops_the_stage_until_it_is_told_to_go_on(
+    house: House, engine: str
+) -> None:
+    raw, out = house.topic("raw"), house.topic("out")
+    house.stage(user.total, reads=raw, writes=[out], id_from="json:id", conflicts="error")
+    house.publish(raw, [order(0), order(1), order(0)])
+    assert house.run(engine)["duplicate"] == 1, "the same again is a repeat like any other"
+    house.publish(raw, [order(2), order(0, note="another"), order(3)])
+    failed = house.driver.do("wait", name=house.start(engine), timeout=STOPPED_SECONDS_MAX)
+    assert failed["error"] == "InvalidUsage", failed
+    assert f"/{raw}-0: offset 4 of partition 0: its id " in failed["text"]
+    assert "nothing of its bundle was sealed or sent" in failed["text"]
+    with closing(open_store(house.bench.delivery.catalog)) as store:
+        (lane,) = store.lanes()
+        row = Catalog(store).load(lane)
+        assert row is not None
+        assert max(offset for _, offset in row.head.frontier) <= 4
+    assert set(map(parent_of, house.bench.records(out))) <= {0, 1, 3}
+    assert 'say conflicts="count" to go past this one' in failed["text"]
+    house.stages[0]["conflicts"] = "count"
+    counted = house.run(engine)
+    assert house.bench.proved() == []
+    assert sorted(map(parent_of, house.bench.records(out))) == [0, 1, 3, 5]
+    assert (counted["duplicate"], counted["conflict"]) == (2, 1)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_inputs_with_holes_of_compaction_and_of_aborted_transactions(
     house: House, kafka: Kafka, engine: str
 ) -> None:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import signal
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing as ending
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dedup.catalog.catalog import Catalog
+from dedup.catalog.open import open_store
 from delivery import Delivery
 from delivery.points import ACKNOWLEDGED, POINTS, STORED_NOT_SEALED
 from delivery.services.kafka import Kafka
 from tests.integration.kafka_kit import lag_seen
-from tests.integration.wrap_kit import FIRST, PARTITIONS, WINDOW_SECONDS, Job, closing, traffic
+from tests.integration.wrap_kit import FIRST, PARTITIONS, WINDOW_SECONDS, Job, closing, row, traffic
 
 RECORDS = 200
 
@@ -85,6 +91,25 @@ def test_windows_are_exact_although_the_driver_is_killed(
     killed_at(job, point)
     job.prove()
     windows_exact(job, RECORDS)
+
+
+def test_another_payload_in_another_partition_stops_a_job_until_it_is_told_to_go_on(
+    make: Callable[[str], Job],
+) -> None:
+    """Nothing of the batch is sealed, and what is in Spark's own state is not ahead of it."""
+    job = make("windows")
+    other = json.dumps({"id": 4, "at": FIRST + 4, "note": "another"}).encode()
+    job.send([*traffic(0, WINDOW_SECONDS), row(4, 1)._replace(value=other), *closing()])
+    said = replace(job, conflicts="error").run(expected=1)
+    assert re.search(f"{job.name}/report/all: offset .* of partition 1: its id .* was seen", said)
+    with ending(open_store(job.catalog)) as store:
+        found = Catalog(store).load(f"{job.name}/report/all")
+        assert found is not None
+        assert found.head.ref.seq == 0
+    assert job.effects() == []
+    job.run()
+    job.prove()
+    windows_exact(job, WINDOW_SECONDS)
 
 
 def test_a_job_without_state_needs_no_memory_of_spark_s(make: Callable[[str], Job]) -> None:

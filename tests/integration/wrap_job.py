@@ -1,8 +1,8 @@
 """A wrapped job in a process of its own: `python -m tests.integration.wrap_job SETTINGS`.
 
 SETTINGS is JSON: kafka, catalog, home, name (of pipeline and topics), kind ("plain" or "windows"),
-checkpoint, filters, doomed. It runs what is available now, and ends. With `doomed`, whoever dies at a point
-takes this process and its JVM along.
+checkpoint, filters, conflicts, doomed. It runs what is available now, and ends. With `doomed`, whoever
+dies at a point takes this process and its JVM along.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def main(settings: dict[str, Any]) -> None:
     )
     reader = spark.readStream.format("kafka").option("subscribe", f"{name}.in")
     reader = reader.option("maxOffsetsPerTrigger", BATCH_ROWS)
-    records = d.wrap_source(reader, stage="report", id_from="header:id")
+    records = d.wrap_source(
+        reader, stage="report", id_from="header:id", conflicts=settings["conflicts"]
+    )
     report = {"plain": plain, "windows": windows}[settings["kind"]](records)
     writer = report.writeStream.outputMode("append").trigger(availableNow=True)
     query = d.wrap_sink(writer, topic=f"{name}.out")

@@ -73,6 +73,7 @@ class Job:
     directory: Path
     kind: str
     filters: Mapping[str, Any] | None = None
+    conflicts: str = "count"
 
     def __post_init__(self) -> None:
         with open_client(self.kafka) as client:
@@ -101,6 +102,7 @@ class Job:
             "home": str(self.directory / "home"),
             "kind": self.kind,
             "filters": self.filters,
+            "conflicts": self.conflicts,
             "checkpoint": str(self.checkpoint),
             "doomed": bool(kill_at),
         }

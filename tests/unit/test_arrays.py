@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup.arrays import contains, firsts, from_raw, order, pack, sorted_unique, to_raw
+from dedup.arrays import (
+    contains,
+    first_places,
+    firsts,
+    from_raw,
+    order,
+    pack,
+    sorted_unique,
+    to_raw,
+)
 
 #: Few values in few bytes, so that halves agree in every way, and both ends of the order.
 halves = st.sampled_from(
@@ -52,6 +61,7 @@ def test_ids_are_ordered_as_their_bytes_are_and_equal_ones_as_they_came(ids):
 @given(some_ids)
 def test_the_first_of_each_kind_is_the_first_in_the_order_given(ids):
     assert firsts(pack(ids)).tolist() == [each not in ids[:at] for at, each in enumerate(ids)]
+    assert first_places(pack(ids)).tolist() == [ids.index(each) for each in ids]
 
 
 @given(some_ids)

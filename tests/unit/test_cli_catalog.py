@@ -307,23 +307,6 @@ def test_compact_leaves_what_is_not_delivered_and_says_so(shop, url):
     assert shop.sent()[-1].header("delivery") is not None
 
 
-def test_compact_forgets_no_id_unless_it_is_told_the_window(shop, url):
-    """A collector cannot know how long a publisher may repeat itself."""
-    shop.write("a day later", timestamp_ms=3 * 86_400_000)
-    shop.done()
-    document("catalog", "compact", url, "--keep-entries", "0", "--yes")
-    assert document("catalog", "inspect", url, "price")["lanes"][0]["ids"] == 28
-    document("catalog", "compact", url, "--keep-entries", "0", "--window", "24h", "--yes")
-    assert document("catalog", "inspect", url, "price")["lanes"][0]["ids"] == 1
-
-
-def test_a_window_no_stage_can_have_is_refused(shop, url):
-    with shop.untouched():
-        result = called("catalog", "compact", url, "--window", "31d", "--yes", code=2)
-        assert "at most 30 days" in result.stderr
-        assert "30s, 15min" in called("catalog", "compact", url, "--window", "x", code=2).stderr
-
-
 def test_the_defaults_are_those_of_the_function():
     assert DURATION.convert(compact_verb.WINDOW, None, None) == Rules().window_ms
     assert DURATION.convert(compact_verb.ENTRIES_KEPT, None, None) == Rules().entries_ms

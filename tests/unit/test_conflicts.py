@@ -58,6 +58,6 @@ def test_of_many_a_few_are_named_and_then_none_for_a_while(caplog) -> None:
 def test_a_stage_that_is_to_stop_stops_and_logs_nothing(caplog) -> None:
     log = ConflictLog(LANE, stops=True)
     log.tell(Verdicts(), NOW_MS)
-    with pytest.raises(InvalidUsage, match=r"offset 100 of partition 3.*another payload"):
+    with pytest.raises(InvalidUsage, match=f"{LANE}: offset 100 of partition 3.*another payload"):
         log.tell(found(2), NOW_MS)
     assert not caplog.records

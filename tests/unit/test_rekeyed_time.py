@@ -221,6 +221,15 @@ def test_a_stage_that_deduplicates_a_topic_is_declared_to_be_behind_re_keying():
     assert found == {"count.by-id": False, "count": True, "plain": False}
 
 
+def test_what_becomes_of_another_payload_is_the_same_in_front_of_re_keying_and_behind_it():
+    """Repeats in one partition are dropped in front, and never seen behind."""
+    d = Delivery(catalog="memory:", kafka="nowhere:9092")
+    d.stage(reads="clicks", name="count", id_from="key", dedup="topic", conflicts="error")(
+        passed_on
+    )
+    assert [spec.conflicts for spec in d.stages] == ["error", "error"]
+
+
 class Host:
     """What a process keeps from one micro-batch to the next, and how it runs each."""
 

@@ -8,13 +8,17 @@ import pytest
 
 from dedup.arrays import pack
 from dedup.catalog.memory import MemoryStore
+from dedup.errors import InvalidUsage
 from dedup.formats.segment import BUCKET_MS
 from dedup.ids import named
 from dedup.local import Home, LaneIndex
 from delivery.operate.auditing import Terms, audit
 from delivery.operate.logs import Cluster
 from delivery.operate.verification import verify
-from tests.unit.house import LANE, House, seals, values
+from delivery.protocol import messages as m
+from delivery.runner import LaneRunner
+from delivery.stage import Policy
+from tests.unit.house import LANE, House, sealed_upto, seals, values
 from tests.unit.memory_kafka import MemoryClient
 
 #: A window of so few buckets that a test walks through all of them.
@@ -265,19 +269,19 @@ def test_a_worker_whose_clock_is_an_hour_off_changes_no_verdict(house, by_ms, pu
 # Payloads -------------------------------------------------------------------------------------
 
 
-def test_a_repeat_with_another_payload_is_counted_and_told_wherever_it_stands(house, caplog):
+def write(house: House, *records: tuple[str, bytes]) -> None:
+    """Write records of a name and a payload."""
     source = house.source()
-
-    def write(name: str, value: bytes) -> None:
+    for name, value in records:
         house.write(name)
         log = house.broker.partitions[source]
         house.broker.partitions[source] = (*log[:-1], log[-1]._replace(value=value))
 
-    for name, value in (("a", b"1"), ("a", b"1"), ("a", b"2"), ("b", b"1")):
-        write(name, value)
+
+def test_a_repeat_with_another_payload_is_counted_and_told_wherever_it_stands(house, caplog):
+    write(house, ("a", b"1"), ("a", b"1"), ("a", b"2"), ("b", b"1"))
     house.done(house.runner(payloads=True), cut=3)
-    for name, value in (("a", b"1"), ("a", b"3"), ("b", b"1"), ("c", b"1")):
-        write(name, value)
+    write(house, ("a", b"1"), ("a", b"3"), ("b", b"1"), ("c", b"1"))
     runner = house.runner(payloads=True)
     house.done(runner)
     counts = [seal.counts for seal in seals(house)]
@@ -295,6 +299,56 @@ def test_a_repeat_with_another_payload_is_counted_and_told_wherever_it_stands(ho
     assert f"{LANE}: 1 records repeat" in told[0]
     assert f"offset 2 of partition 0 {one}" in told[0]
     assert later == 0 or f"offset 5 of partition 0 {one}" in told[1]
+    assert house.proved() == []
+
+
+def strict(house: House) -> LaneRunner:
+    return house.runner(payloads=True, policy=Policy(conflict_stops=True))
+
+
+def stopped_at(house: House, offset: int, name: bytes, cut: int = 100) -> None:
+    """Run a stage that is to stop at the first conflict, and see it stop there and say so."""
+    runner = strict(house)
+    assert house.run(runner, cut=cut).end is m.End.BROKEN
+    error = runner.state.error
+    assert isinstance(error, InvalidUsage)
+    assert error.subject == f"{LANE}: offset {offset} of partition 0"
+    said = (named(name).hex(), "nothing of its bundle was sealed or sent", 'conflicts="count"')
+    assert [words for words in said if words not in error.hint] == []
+
+
+def test_a_stage_that_is_to_stop_at_another_payload_stops_before_its_bundle(house, caplog):
+    write(house, ("a", b"1"), ("a", b"1"))
+    house.done(strict(house))
+    assert (len(house.sent()), caplog.records) == (1, []), "the same again is none"
+    write(house, ("b", b"1"), ("c", b"1"), ("b", b"2"))
+    for _ in range(2):
+        with house.untouched():
+            stopped_at(house, 4, b"b")
+    house.done(house.runner(payloads=True))
+    assert len(house.sent()) == 3, "b and c, once the stage goes past it"
+    assert seals(house)[-1].counts.conflict == 1
+    assert house.proved() == []
+
+
+def test_it_stops_at_another_payload_than_what_was_sealed_before(house, tmp_path):
+    # The index that is the reference keeps ids alone: of what was sealed it knows no payload.
+    house.home = house.home or Home(tmp_path / "home")
+    write(house, ("a", b"1"))
+    house.done(strict(house))
+    write(house, ("b", b"1"), ("a", b"2"))
+    with house.untouched():
+        stopped_at(house, 2, b"a")
+
+
+def test_it_stops_at_another_payload_than_what_is_not_sealed_yet(house):
+    """What stands before it in a bundle of its own may count; what stands behind it never does."""
+    write(house, ("a", b"1"), ("b", b"1"), ("b", b"2"), ("c", b"1"))
+    stopped_at(house, 2, b"b", cut=1)
+    assert len(house.sent()) <= 2
+    assert sealed_upto(house) <= 2
+    house.done(house.runner(payloads=True))
+    assert len(house.sent()) == 3
     assert house.proved() == []
 
 

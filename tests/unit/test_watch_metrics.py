@@ -251,7 +251,7 @@ def test_a_process_serves_its_runs_and_its_catalog(
     assert serving.url is None
     serving.begin(pipeline.plan)
     numbers = {"fresh": 3, "duplicate": 1, "seals": 2, "lost": 1, "bytes_read": 99, "tasks": 2}
-    numbers |= {"probes": 50, "positives": 7, "false_positives": 4}
+    numbers |= {"probes": 50, "positives": 7, "false_positives": 4, "saturated": 2}
     serving.follow(Run("billing", lambda: True, lambda: numbers))
     serving.follow(Run("new", lambda: False, lambda: None))
     try:
@@ -267,6 +267,7 @@ def test_a_process_serves_its_runs_and_its_catalog(
     assert found['delivery_run_filter_probes_total{run="billing"}'] == 50
     assert found['delivery_run_filter_positives_total{run="billing"}'] == 7
     assert found['delivery_run_filter_false_positives_total{run="billing"}'] == 4
+    assert found['delivery_run_filter_saturations_total{run="billing"}'] == 2
     assert 'delivery_run_seals_total{run="new"}' not in found
     assert found[price("delivery_lane_seals_total", lane=LANE)] == 6
     assert found['delivery_up{of="kafka"}'] == 1

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -9,13 +12,17 @@ import pytest
 from dedup.arrays import pack
 from dedup.errors import InvalidUsage
 from dedup.formats.dropped import Run, Verdict
+from dedup.local.stats import Counters
 from dedup.model import Attempt, Frontier, Head, HeadRef, Incarnation, RecordId, Source, TopicId
 from delivery.batch import batches_of
+from delivery.judge import CONFLICTS_SHOWN
+from delivery.kafka.port import Fetched
 from delivery.microbatch.columns import batch_of, split
 from delivery.naming import id_from, names_of
 from delivery.records import Record
-from delivery.verdicts import EXTERNAL
+from delivery.verdicts import EXTERNAL, Conflict, Verdicts
 from delivery.wrap import token as tokens
+from delivery.wrap.judging import judge_range
 from delivery.wrap.names import per_topic
 from delivery.wrap.outputs import placing, rows_of
 from delivery.wrap.pieces import Piece, Pieces, merged, runs
@@ -29,7 +36,9 @@ HEAD = Head(
 )
 
 
-def piece(offsets: list[int], names: bytes, dropped: tuple[int, ...] = ()) -> Piece:
+def piece(
+    offsets: list[int], names: bytes, dropped: tuple[int, ...] = (), digests: tuple[int, ...] = ()
+) -> Piece:
     """Return a piece whose fresh records have these one-letter ids."""
     return Piece(
         read=len(offsets) + len(dropped),
@@ -38,6 +47,7 @@ def piece(offsets: list[int], names: bytes, dropped: tuple[int, ...] = ()) -> Pi
         ids=pack([RecordId(bytes([name]) * 16) for name in names]),
         buckets=np.full(len(offsets), EXTERNAL, dtype=np.int64),
         mark_of=np.full(len(offsets), -1, dtype=np.intp),
+        digests=np.array(digests, dtype=np.uint16),
         dropped=np.array(dropped, dtype=np.int64),
         reasons=np.full(len(dropped), Verdict.REMNANT, dtype=np.uint8),
     )
@@ -63,6 +73,32 @@ def test_a_repeat_in_another_partition_is_dropped_there():
         Run(B, 4, 1, Verdict.DUPLICATE),
         Run(B, 5, 1, Verdict.REMNANT),
     ]
+
+
+def test_a_repeat_in_another_partition_with_another_payload_is_a_conflict():
+    pieces = {
+        A: piece([4, 6], b"ab", digests=(1, 2)),
+        B: piece([2, 3, 4], b"bxa", (5,), digests=(7, 1, 1)),
+    }
+    found = merged(pieces).verdicts
+    assert found.counts.conflict == 1, "b says something else, a says the same again"
+    assert found.conflicts == [Conflict(B, 2, b"b" * 16)]
+    assert found.digests.tolist() == [1, 2, 1]
+    without = merged(
+        {source: replace(one, digests=one.digests[:0]) for source, one in pieces.items()}
+    )
+    assert without.verdicts.counts.conflict == 0, "the stage does not look"
+    named = merged({A: pieces[A], B: replace(pieces[B], buckets=np.zeros(3, dtype=np.int64))})
+    assert named.verdicts.counts.conflict == 0, "ids that a stage made are no publisher's"
+
+
+def test_of_many_conflicts_across_partitions_all_are_counted_and_a_few_kept():
+    count = 3 * CONFLICTS_SHOWN
+    names, at = bytes(range(count)), list(range(count))
+    pieces = {A: piece(at, names, digests=(1,) * count), B: piece(at, names, digests=(2,) * count)}
+    found = merged(pieces).verdicts
+    assert found.counts.conflict == count
+    assert [one.offset for one in found.conflicts] == list(range(CONFLICTS_SHOWN))
 
 
 def test_nothing_read_is_nothing_decided():
@@ -102,6 +138,28 @@ def token(**more: object) -> Token:
         "ranges": {A: (4, 9), B: (2, 2)},
     }
     return Token(**known | more)
+
+
+class Busy:
+    """A bench whose filters are asked, and found to be saturated, whenever it judges."""
+
+    def __init__(self) -> None:
+        self.index = self
+        self.counters = Counters(probes=100, saturated=7)
+
+    def judge(self, *asked: object) -> Any:
+        if not asked:
+            return self
+        self.counters.probes += 10
+        self.counters.saturated += 1
+        return Verdicts()
+
+
+def test_how_filters_did_while_a_range_was_judged_is_reported():
+    (batch,) = batches_of([Record(b"7", source=A, offset=at) for at in range(4, 9)])
+    rows = [Fetched(batch.cut(4, 6), 6), Fetched(batch.cut(6, 9), 9)]
+    found = judge_range(token(), Busy(), A, rows)
+    assert (found.asked.probes, found.saturated) == (20, 2)
 
 
 def test_a_token_comes_back_as_it_was():

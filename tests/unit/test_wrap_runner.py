@@ -14,10 +14,11 @@ from connectors.memory import MemoryReader
 from dedup.arrays import pack
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.memory import MemoryStore
+from dedup.catalog.store import Blob
 from dedup.errors import InvalidUsage, Unavailable
 from dedup.formats.dropped import Verdict
 from dedup.index import ExactIndex
-from dedup.model import Frontier, RecordId, Source
+from dedup.model import Frontier, RecordId, Slot, Source
 from delivery.broker import MemoryBroker
 from delivery.host.clock import SystemClock
 from delivery.judge import Judge
@@ -65,7 +66,7 @@ class World:
         for name in names:
             self.broker.append(source, Record(value=name.encode(), key=name.encode()))
 
-    def runner(self, *, state: bool = False) -> StageLaneRunner:
+    def runner(self, *, state: bool = False, policy: Policy | None = None) -> StageLaneRunner:
         sources = self.broker.sources("in")
         naming = id_from("value")
         judge = Judge(self.catalog, ExactIndex(self.catalog, LANE, 1000), naming, tuple)
@@ -82,7 +83,7 @@ class World:
             stage=stage_of(lambda _: None),
             emitter=MemoryEmitter(self.broker, ["out"]),
             clock=SystemClock(threading.Event()),
-            policy=Policy(),
+            policy=policy,
             limits=Limits(pending_max=1),
         )
         start = [(source, 0) for source in sources] + ([(STATE, 0)] if state else [])
@@ -191,29 +192,86 @@ def test_what_went_wrong_in_a_task_is_raised_as_what_it_was(world):
     assert world.sent() == []
 
 
+OTHER = b"i" * 16
+
+
+def differing(result: Result) -> Result:
+    """The second record of a partition repeats the first one's id, and says something else."""
+    (source,) = result.pieces
+    piece = result.pieces[source]
+    columns = {name: getattr(piece, name)[:1] for name in ("offsets", "ids", "buckets", "mark_of")}
+    again = {
+        "dropped": piece.offsets[1:],
+        "reasons": np.array([Verdict.DUPLICATE], dtype=np.uint8),
+    }
+    told = {"conflict": 1, "conflicts": (Conflict(source, int(piece.offsets[1]), OTHER),)}
+    return replace(result, pieces={source: replace(piece, **columns, **again, **told)})
+
+
+def across(result: Result) -> Result:
+    """Every record has the same id, in whichever partition, and a payload of its own."""
+    return replace(
+        result,
+        pieces={
+            source: replace(
+                piece,
+                ids=pack([RecordId(OTHER)] * piece.read),
+                digests=np.full(piece.read, source.partition, dtype=np.uint16),
+            )
+            for source, piece in result.pieces.items()
+        },
+    )
+
+
 def test_a_repeat_with_another_payload_is_told(world, caplog):
-    source = world.broker.sources("in")[0]
-    other = Conflict(source, 1, b"i" * 16)
-
-    def differing(result: Result) -> Result:
-        """The second record repeats the first one's id."""
-        piece = result.pieces[source]
-        columns = {
-            name: getattr(piece, name)[:1] for name in ("offsets", "ids", "buckets", "mark_of")
-        }
-        again = {
-            "dropped": piece.offsets[1:],
-            "reasons": np.array([Verdict.DUPLICATE], dtype=np.uint8),
-        }
-        told = {"conflict": 1, "conflicts": (other,)}
-        return replace(result, pieces={source: replace(piece, **columns, **again, **told)})
-
     world.faults = [differing]
     world.write(0, "a", "b")
     world.batch(world.runner())
     (record,) = caplog.records
     assert f"{LANE}: 1 records repeat" in record.getMessage()
-    assert f"offset 1 of partition 0 (id {other.id.hex()})" in record.getMessage()
+    assert f"offset 1 of partition 0 (id {OTHER.hex()})" in record.getMessage()
+
+
+@pytest.mark.parametrize("state", [False, True])
+@pytest.mark.parametrize(
+    ("fault", "place"),
+    [(differing, "offset 2 of partition 0"), (across, "offset 0 of partition 1")],
+)
+def test_a_stage_that_is_to_stop_at_another_payload_seals_and_sends_nothing_of_it(
+    world, caplog, fault, place, state
+):
+    strict = Policy(conflict_stops=True)
+    number = 0 if state else None
+    world.write(0, "before")
+    world.batch(world.runner(state=state, policy=strict), number)
+    number = 1 if state else None
+    world.write(0, "a", *(["b"] if fault is differing else []))
+    if fault is across:
+        world.write(1, "c")
+    sealed, chunks = world.catalog.load(LANE), slots(world)
+    for _ in range(2):  # whoever starts it again stops there again
+        world.faults = [fault] * 2
+        runner = world.runner(state=state, policy=strict)
+        world.batch(runner, number)
+        assert runner.state.stopped.end is m.End.BROKEN
+        error = runner.state.error
+        assert isinstance(error, InvalidUsage)
+        assert error.subject == f"{LANE}: {place}"
+        for words in (OTHER.hex(), "nothing of its bundle was sealed or sent", 'conflicts="count"'):
+            assert words in error.hint
+        assert world.catalog.load(LANE) == sealed
+        assert slots(world) == chunks
+        assert world.sent() == [b"before"]
+    assert not caplog.records
+    world.faults = [fault] * 2
+    world.batch(world.runner(state=state), number)
+    assert world.catalog.load(LANE).head.ref.seq == sealed.head.ref.seq + 1, "going on was said"
+
+
+def slots(world: World) -> list[Slot]:
+    """Everything that is stored of the lane."""
+    store = world.catalog.store
+    return [slot for kind in Blob for slot in sorted(store.slots(kind, LANE))]
 
 
 def test_a_repeat_in_another_partition_costs_a_second_run_and_goes_out_once(world):

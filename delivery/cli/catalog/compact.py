@@ -1,11 +1,13 @@
 """`delivery catalog compact`: take away what nobody needs any more, and merge what is left.
 
-What it is: words around `delivery.operate.compaction.tidy`. What it must not know: what may go.
+What it is: words around `delivery.operate.compaction.tidy`, and around whose windows it is given.
+What it must not know: what may go.
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -32,17 +34,22 @@ _WORDS = {
 
 @click.command(
     epilog="Example: `delivery catalog compact sqlite:shop.db` shows what would go, `delivery "
-    "catalog compact sqlite:shop.db price --window 24h --yes` does it for one stage."
+    "catalog compact sqlite:shop.db price --pipeline shop.py --yes` does it for one stage."
 )
 @click.argument("url")
 @click.argument("stage", required=False)
 @click.option(
     "--window",
     type=DURATION,
-    default=WINDOW,
-    show_default=True,
+    show_default=f"{WINDOW}; with --pipeline each stage's own",
     help="The longest window that a stage of these has; ids that publishers name are held so long. "
     "One that is too short lets their repeats through.",
+)
+@click.option(
+    "--pipeline",
+    metavar="FILE.py[:NAME]",
+    help="The pipeline that this file declares knows the windows: a --window below one of them is "
+    "refused, and lanes that it does not declare are held for the longest there can be.",
 )
 @click.option(
     "--keep-entries",
@@ -65,7 +72,8 @@ def command(
     *,
     url: str,
     stage: str | None,
-    window: int,
+    window: int | None,
+    pipeline: str | None,
     keep_entries: int,
     keep_outputs: int,
     yes: bool,
@@ -76,16 +84,30 @@ def command(
     still need never goes. Safe beside live jobs, and beside a kill at any moment.
     """
     from delivery.operate.compaction import Rules, tidy  # noqa: PLC0415  keeps --help light
+    from delivery.operate.declared import declared  # noqa: PLC0415  see above
     from delivery.operate.opening import chosen, opened  # noqa: PLC0415  see above
+    from delivery.operate.windows import windows  # noqa: PLC0415  see above
 
-    rules = Rules(window_ms=window, entries_ms=keep_entries, outputs_ms=keep_outputs)
+    asked = DURATION.convert(WINDOW, None, None) if window is None and pipeline is None else window
+    rules = Rules(entries_ms=keep_entries, outputs_ms=keep_outputs)
+    if asked is not None:
+        rules = replace(rules, window_ms=asked)
+    stages = () if pipeline is None else declared(pipeline).plan.stages
     found = []
     with opened(url) as catalog:
         where = catalog.store.url
-        for lane in chosen(catalog, stage):
+        lanes = chosen(catalog, stage)
+        held = windows(lanes, stages, asked) if pipeline else dict.fromkeys(lanes, rules.window_ms)
+        for lane, window_ms in held.items():
+            own = replace(rules, window_ms=window_ms)
             now_ms = time.time_ns() // 1_000_000
-            found.append(tidy(catalog, lane, rules, now_ms, perform=yes, report=out.step))
+            found.append(tidy(catalog, lane, own, now_ms, perform=yes, report=out.step))
     lines = [line for one in found for line in _lane(one)]
+    if window is not None and pipeline is None and found:
+        lines.append(
+            "nobody has compared --window with the windows of the stages: the catalog does not know "
+            "them, and one that is too short lets repeats through; --pipeline FILE.py compares it"
+        )
     freed = sum(one.deeds.freed for one in found)
     if not found:
         lines.append("it holds no lanes yet: no stage ever ran on it")
