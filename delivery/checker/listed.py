@@ -46,8 +46,6 @@ def counting(
     head = book.head
     for slot, part in read_listed(world.evidence.store, listed.slots, world.findings):
         if not part.origins:
-            if book.cut and slot.seq > head.ref.seq:
-                continue
             yield from ((record_id, None if slot.seq > SEEDS else SEEDS) for record_id in part)
             continue
         for record_id, index in zip(part, part.indexes().tolist(), strict=True):

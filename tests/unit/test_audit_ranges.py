@@ -20,6 +20,7 @@ from delivery.operate.compaction import Rules, tidy
 from delivery.operate.logs import Cluster
 from delivery.operate.opening import chosen
 from delivery.operate.reach import Offsets
+from delivery.records import Record
 from tests.unit.checker import damage_dropped, damage_effects, damage_lanes, damage_sink
 from tests.unit.checker.worlds import World, flipped
 from tests.unit.checker.worlds import chained as chain
@@ -265,6 +266,16 @@ def test_a_repeat_of_what_was_before_the_range_is_known(shop: House) -> None:
     record = world.broker.partitions[source][12]
     world.put_record(source, 12, record._replace(headers=repeated.headers))
     assert in_range(shop, MIDDLE, ways={"": "header:id"}).verdict == "broken"
+
+
+@BOTH_WAYS
+def test_repeats_may_differ_from_what_was_before_the_range(shop: House) -> None:
+    for _ in range(2):
+        record = Record(value=b"another", headers=(("id", b"r0-0"),))
+        shop.broker.append(shop.source(), record)
+    shop.done(shop.runner(payloads=True))
+    assert seals(shop)[LAST + 1].counts.conflict == 2
+    assert in_range(shop, span(30)).verdict == "exact"
 
 
 #: What a range says nothing about: what is due by now, ids in the list that are of seals outside of
