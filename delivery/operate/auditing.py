@@ -13,7 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,7 @@ from delivery.operate.proved import bucket_document
 from delivery.operate.proving import Proved, Proving
 from delivery.operate.ranges import Ranged, range_document, ranged
 from delivery.operate.reach import Terms
+from delivery.operate.reporting import Report, silent
 from delivery.operate.stand import Stand
 from delivery.operate.verification import finding_document, verified
 
@@ -105,7 +106,7 @@ def audit(
     cluster: Cluster,
     lanes: Iterable[str],
     terms: Terms,
-    report: Callable[[str], None] = lambda _: None,
+    report: Report = silent,
     *,
     proved: Proved | None = None,
 ) -> Audited:
@@ -142,9 +143,7 @@ def audit(
 class _Auditing:
     """One try: rows first, then topics."""
 
-    def __init__(
-        self, catalog: Catalog, cluster: Cluster, terms: Terms, report: Callable[[str], None]
-    ) -> None:
+    def __init__(self, catalog: Catalog, cluster: Cluster, terms: Terms, report: Report) -> None:
         self._stand = Stand(catalog, cluster)
         self._terms, self._report = terms, report
         self._unproved: dict[str, str] = {}

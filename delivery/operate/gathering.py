@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dedup.model import Frontier, LaneRow, Source, TopicId
@@ -19,6 +19,7 @@ from delivery.checker import Evidence, Finding, LaneInput, Log, Span, check
 from delivery.header import NAME, decode_header
 from delivery.naming import id_from
 from delivery.operate.reach import Terms, due_of, seeded, topics_of
+from delivery.operate.reporting import Report
 from delivery.operate.stand import Stand
 from delivery.operate.ways import Naming
 from delivery.records import Record
@@ -40,7 +41,7 @@ class Gathering:
         self,
         stand: Stand,
         terms: Terms,
-        report: Callable[[str], None],
+        report: Report,
         spans: Mapping[str, Span] | None = None,
     ) -> None:
         self._stand, self._terms, self._report = stand, terms, report

@@ -11,7 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -39,6 +39,7 @@ from delivery.naming import IdFrom, id_from
 from delivery.operate.gathering import said
 from delivery.operate.guessing import SAMPLE_MAX
 from delivery.operate.reach import Terms, due_of, seeded
+from delivery.operate.reporting import Report
 from delivery.operate.stand import Stand
 from delivery.operate.ways import Naming
 from delivery.protocol.senders import Mark
@@ -85,7 +86,7 @@ class Proving:
         stand: Stand,
         terms: Terms,
         proved: Proved,
-        report: Callable[[str], None],
+        report: Report,
         spans: Mapping[str, Span] | None = None,
     ) -> None:
         self._stand, self._terms, self._before, self._report = stand, terms, proved, report
@@ -133,7 +134,7 @@ class Proving:
         lows = {s: low for topic in topics for s, low in self._stand.reach.bounds(topic).low}
         self._ground = Ground(self._world, self._columns, self._marks, lows)
         for at, lane in enumerate(lanes):
-            self._report(f"prove {lane} ({at + 1} of {len(lanes)})")
+            self._report(f"prove {lane} ({at + 1} of {len(lanes)})", at, len(lanes))
             self._prove(self._ground, lane, self._asked[lane])
         return True
 

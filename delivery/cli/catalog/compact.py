@@ -6,6 +6,7 @@ What it is: words around `delivery.operate.compaction.tidy`. What it must not kn
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -82,9 +83,11 @@ def command(
     found = []
     with opened(url) as catalog:
         where = catalog.store.url
-        for lane in chosen(catalog, stage):
+        lanes = chosen(catalog, stage)
+        for done, lane in enumerate(lanes):
             now_ms = time.time_ns() // 1_000_000
-            found.append(tidy(catalog, lane, rules, now_ms, perform=yes, report=out.step))
+            report = partial(out.step, done=done, total=len(lanes))
+            found.append(tidy(catalog, lane, rules, now_ms, perform=yes, report=report))
     lines = [line for one in found for line in _lane(one)]
     freed = sum(one.deeds.freed for one in found)
     if not found:
