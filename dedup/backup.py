@@ -62,8 +62,7 @@ READS_MAX = 10
 BEGUN, ENDED = "restore-begun", "restore-ended"
 
 
-#: Is told how much of something is done, and how much there is.
-Tell: TypeAlias = Callable[[int, int], None]
+Tell: TypeAlias = Callable[[int, int], None]  #: how much is done, and how much there is
 
 
 class Frame(IntEnum):
@@ -76,17 +75,10 @@ class Frame(IntEnum):
     END = 5
 
 
-def _silent(_done: int, _total: int) -> None:
-    pass
-
-
-def back_up(catalog: Catalog, prefix: str = "", tell: Tell = _silent) -> Iterator[bytes]:
+def back_up(catalog: Catalog, prefix: str = "", tell: Tell = lambda *_: None) -> Iterator[bytes]:
     """Yield the frames of every lane whose name begins with `prefix`, and the last one.
 
-    Args:
-        catalog: what is backed up.
-        prefix: of lanes.
-        tell: is told how many lanes are done, and how many there are.
+    Meanwhile `tell` is told how many lanes are done, and how many there are.
 
     Raises:
         Unavailable: lanes came and went, or were collected, faster than they could be read.
@@ -133,7 +125,7 @@ def take(catalog: Catalog, lane: str) -> Head:
 
 
 def frames(
-    catalog: Catalog, heads: Sequence[tuple[str, Head]], tell: Tell = _silent
+    catalog: Catalog, heads: Sequence[tuple[str, Head]], tell: Tell = lambda *_: None
 ) -> Iterator[bytes]:
     """Yield the frames of lanes as they were at these heads, and the last one."""
     count = 0
@@ -152,7 +144,10 @@ def unfinished(store: Store) -> str | None:
 
 
 def restore(
-    catalog: Catalog, frames: Iterable[bytes], fresh: Callable[[], bytes], tell: Tell = _silent
+    catalog: Catalog,
+    frames: Iterable[bytes],
+    fresh: Callable[[], bytes],
+    tell: Tell = lambda *_: None,
 ) -> list[str]:
     """Write a backup into an empty catalog and return the lanes, all of new incarnations.
 

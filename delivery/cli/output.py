@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -127,11 +128,11 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
 
 def _columns() -> int:
     """Return how wide the terminal is that progress goes to; the result may go elsewhere."""
-    said = os.environ.get("COLUMNS", "")
     try:
-        return (int(said) if said.isdecimal() else 0) or os.get_terminal_size(2).columns or _COLUMNS
-    except OSError:
-        return _COLUMNS
+        own = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):
+        own = 0
+    return shutil.get_terminal_size((own or _COLUMNS, 0)).columns
 
 
 def _bar(percent: int, columns: int) -> str:

@@ -151,7 +151,7 @@ class _Auditing:
 
     def audit(self, lanes: Sequence[str], before: Proved) -> Audited | None:
         """Prove; None if lanes were changed meanwhile so that it must begin anew."""
-        stand = self._stand
+        stand, given = self._stand, before
         if self._terms.ranged:
             lanes, before = self._in_range(lanes, before)
         within = [lane for lane in lanes if self._is_within(lane, before)]
@@ -193,7 +193,7 @@ class _Auditing:
             buckets={
                 lane: buckets for lane, buckets in proving.buckets.items() if lane not in wrong
             },
-            next=before if self._terms.ranged else proving.next(),
+            next=given if self._terms.ranged else proving.next(),
             ranges=self._documents(),
         )
 

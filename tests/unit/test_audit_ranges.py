@@ -385,16 +385,6 @@ def test_records_outside_the_range_may_be_gone(shop: House) -> None:
     assert audited(shop.store, client, since_ms=since, until_ms=since + 1).verdict == "exact"
 
 
-def test_several_partitions_are_one_range() -> None:
-    world = chain()
-    left, right = (Offsets(topic="mid", partition=at, first=2) for at in (0, 1))
-    client = MemoryClient(world.broker)
-    found = audited(world.store, client, offsets=(left, right))
-    assert found.verdict == "exact"
-    assert [one["lane"] for one in found.ranges] == ["p/b/mid-0", "p/b/mid-1"]
-    assert {one["first"] for one in found.ranges} == {2}
-
-
 def test_what_no_lane_reads_is_refused(shop: House) -> None:
     for wrong in (Offsets(topic="out", partition=7), Offsets(topic="orders", partition=0)):
         with pytest.raises(InvalidUsage, match="they read in/0, out/0"):

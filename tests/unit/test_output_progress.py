@@ -30,7 +30,7 @@ from delivery.operate.replaying import Window, replay, surveyed
 from delivery.operate.verification import verify
 from tests.unit.house import LANE, House
 from tests.unit.memory_kafka import MemoryClient
-from tests.unit.operate_kit import SECOND, chained, housed
+from tests.unit.operate_kit import SECOND, called, chained, housed
 
 SHOW_SECONDS_MAX = 60
 ERASE = "\r\x1b[K"
@@ -221,6 +221,17 @@ def test_a_replay_knows_how_many_records_there_are(shop: House) -> None:
     assert [total for _, total in shares] == len(shares) * [total]
     assert [done for done, _ in shares] == sorted(done for done, _ in shares)
     assert shares[-1] == (total, total)
+
+
+def test_a_compaction_knows_how_many_lanes_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("delivery.cli.output._LINE_SECONDS", 0)
+    with housed(tmp_path / "shop.db", chained) as house:
+        said = called("catalog", "compact", house.store.url, "--keep-entries", "0").stderr
+    shares = re.findall(r"^shop/(\w+)/0: .* \((\d+)%\)$", said, re.MULTILINE)
+    assert set(shares) == {("price", "0"), ("ship", "50")}
+    assert len(shares) == said.count("\n")
 
 
 def test_a_migration_knows_how_many_lanes_there_are(shop: House) -> None:
