@@ -17,11 +17,11 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import IntEnum
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
+from typing import Any, TypeAlias
 
 import xxhash
 
@@ -62,6 +62,9 @@ READS_MAX = 10
 BEGUN, ENDED = "restore-begun", "restore-ended"
 
 
+Tell: TypeAlias = Callable[[int, int], None]  #: how much is done, and how much there is
+
+
 class Frame(IntEnum):
     """What a frame holds. Numbers are for ever."""
 
@@ -72,8 +75,10 @@ class Frame(IntEnum):
     END = 5
 
 
-def back_up(catalog: Catalog, prefix: str = "") -> Iterator[bytes]:
+def back_up(catalog: Catalog, prefix: str = "", tell: Tell = lambda *_: None) -> Iterator[bytes]:
     """Yield the frames of every lane whose name begins with `prefix`, and the last one.
+
+    Meanwhile `tell` is told how many lanes are done, and how many there are.
 
     Raises:
         Unavailable: lanes came and went, or were collected, faster than they could be read.
@@ -85,7 +90,7 @@ def back_up(catalog: Catalog, prefix: str = "") -> Iterator[bytes]:
             break
     else:
         raise _too_fast(prefix or "all lanes")
-    yield from frames(catalog, heads)
+    yield from frames(catalog, heads, tell)
 
 
 def downstream_first(catalog: Catalog, prefix: str = "") -> list[str]:
@@ -119,10 +124,13 @@ def take(catalog: Catalog, lane: str) -> Head:
     return row.head
 
 
-def frames(catalog: Catalog, heads: Iterable[tuple[str, Head]]) -> Iterator[bytes]:
+def frames(
+    catalog: Catalog, heads: Sequence[tuple[str, Head]], tell: Tell = lambda *_: None
+) -> Iterator[bytes]:
     """Yield the frames of lanes as they were at these heads, and the last one."""
     count = 0
-    for lane, head in heads:
+    for at, (lane, head) in enumerate(heads):
+        tell(at, len(heads))
         for frame in _lane(catalog, lane, head):
             count += 1
             yield frame
@@ -135,7 +143,12 @@ def unfinished(store: Store) -> str | None:
     return begun if begun is not None and store.find_setting(ENDED) is None else None
 
 
-def restore(catalog: Catalog, frames: Iterable[bytes], fresh: Callable[[], bytes]) -> list[str]:
+def restore(
+    catalog: Catalog,
+    frames: Iterable[bytes],
+    fresh: Callable[[], bytes],
+    tell: Tell = lambda *_: None,
+) -> list[str]:
     """Write a backup into an empty catalog and return the lanes, all of new incarnations.
 
     Killed, it is finished by running it again with the same backup.
@@ -144,6 +157,7 @@ def restore(catalog: Catalog, frames: Iterable[bytes], fresh: Callable[[], bytes
         catalog: where to; it must hold no lane, but those of this very restore.
         frames: what `back_up` yielded. Kept in memory until it is checked.
         fresh: returns 16 bytes that nobody was given before.
+        tell: is told how many frames are written, and how many there are.
 
     Raises:
         InvalidUsage: the catalog is not empty. Nothing was written.
@@ -155,7 +169,8 @@ def restore(catalog: Catalog, frames: Iterable[bytes], fresh: Callable[[], bytes
     if any(kind is Frame.LANE for kind, _, _ in checked):
         _mark(catalog, BEGUN, digest.hexdigest())
     lanes = []
-    for kind, lane, found in checked:
+    for at, (kind, lane, found) in enumerate(checked):
+        tell(at, len(checked))
         if kind is Frame.LANE:
             if catalog.load(lane) is None:
                 catalog.recreate(lane, renewed(found, fresh))

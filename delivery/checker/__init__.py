@@ -10,7 +10,8 @@ from delivery.checker.evidence import (
     LaneInput,
     Log,
     Logged,
+    Span,
 )
 from delivery.checker.prove import check
 
-__all__ = ["Evidence", "Finding", "Kind", "LaneInput", "Log", "Logged", "check"]
+__all__ = ["Evidence", "Finding", "Kind", "LaneInput", "Log", "Logged", "Span", "check"]

@@ -72,6 +72,7 @@ class Account:
         current: whether the histories of the senders are those that it was judged by.
         reads: what was read of the senders when it was judged, or more.
         first: the first record of each id in all that the lane ever read.
+        believed: ids whose first record is not looked at.
     """
 
     lane: str
@@ -82,6 +83,7 @@ class Account:
     current: bool
     reads: Reads
     first: Mapping[RecordId, Input]
+    believed: Collection[RecordId] = ()
     #: Ids of records that were dropped as repeats; known after the check.
     repeats: set[RecordId] = field(default_factory=set)
     #: By partition and offset what was dropped, and why; known after the check.
@@ -173,7 +175,11 @@ class Account:
         first = self.first.get(one.id)
         if not one.external or first is None:
             return False
-        return first is one or first.seen.record.value != one.seen.record.value
+        return (
+            one.id in self.believed
+            or first is one
+            or first.seen.record.value != one.seen.record.value
+        )
 
     def _say(self, findings: Findings, kind: Kind, place: tuple[Source, int], text: str) -> None:
         source, offset = place

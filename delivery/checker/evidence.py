@@ -133,6 +133,22 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Seals of a lane that are in question; of what is before and behind them it is believed.
+
+    Attributes:
+        first, last: their seqs; there are none if the last is less. A first of 0 takes in all that
+            was collected.
+        start, end: the frontier before the first one, and the one behind the last.
+    """
+
+    first: int
+    last: int
+    start: Frontier
+    end: Frontier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaneInput:
     """What only the outside knows of a lane.
 
@@ -143,12 +159,14 @@ class LaneInput:
         window_ms: how long ids that publishers name are held, if some were forgotten already.
             None: none were, or nobody knows; what took effect again later is noted then.
         seeded: ids were brought in with the lane, and some of them were forgotten already.
+        span: only these seals are in question; None: all are.
     """
 
     id_from: Callable[[Any], bytes | None] = lambda _: None
     due: Frontier | None = None
     window_ms: int | None = None
     seeded: bool = False
+    span: Span | None = None
 
     def name_of(self, record: Any) -> bytes | None:
         """Return a record's name; None where its place names it."""

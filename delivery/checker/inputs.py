@@ -19,13 +19,15 @@ from itertools import pairwise
 
 from dedup.formats.dropped import Verdict
 from dedup.formats.segment import BUCKET_MS, Part
-from dedup.model import Incarnation, ReadSeq, RecordId, Seal, SegmentList, Source, TopicId
+from dedup.model import Incarnation, RecordId, Seal, SegmentList, Source, TopicId
 from delivery.checker.account import Account, Input, Range, Reads, external_at, fits
 from delivery.checker.again import Again
+from delivery.checker.believed import Believed
 from delivery.checker.chunks import external, read_dropped, read_parts
 from delivery.checker.evidence import Findings, Kind, LaneInput
 from delivery.checker.listed import SEEDS, counting, read_list
-from delivery.checker.rows import Book, frontiers, is_held_longer, kept_until, owner
+from delivery.checker.reads import check_read_seqs
+from delivery.checker.rows import Book, is_held_longer, kept_until, owner
 from delivery.checker.world import Seen, World
 from delivery.header import Header
 
@@ -59,7 +61,12 @@ class Ledger:
         self._ranges: dict[int, Range] = defaultdict(Range)
         #: Ids of records that were dropped as repeats.
         self._repeats: set[RecordId] = set()
-        self._again = Again(book.head, book.seals, asked.window_ms)
+        span = asked.span
+        #: Seals before this one are believed.
+        self._begin = span.first if span is not None else 0
+        self._starts = dict(span.start) if span is not None else {}
+        self._believed = Believed.before(world.evidence.store, book.name, span)
+        self._again = Again(book.head, self._believed.seals | book.seals, asked.window_ms)
         #: Per id the seals of its repeats that may have come later than the window.
         self._late: dict[RecordId, list[int]] = defaultdict(list)
         #: Per seal the places of the records it decided, with their ids.
@@ -69,9 +76,7 @@ class Ledger:
 
     def check(self) -> None:
         """Say which records took effect that should not have, and which did not."""
-        listed = read_list(self._world, self._book)
-        held = list(counting(self._world, self._book, listed))
-        self._take_seeds(held)
+        listed, held = self._known()
         for seq, seen in self._ordered():
             self._take(seq, seen)
         holders: dict[RecordId, list[int]] = defaultdict(list)
@@ -93,12 +98,26 @@ class Ledger:
         for record_id, seqs in holders.items():
             self._check_holders(record_id, seqs)
         for record_id, seq in self._due.items():
-            if record_id not in holders and seq not in unread | self._forgotten(record_id):
+            if (
+                record_id not in holders
+                and not 0 <= seq < self._begin
+                and seq not in unread | self._forgotten(record_id)
+            ):
                 skipped = seq == Place.SKIPPED
                 text = "it lies in no seal's range" if skipped else f"due in seal {seq}"
                 self._say(Kind.NOT_DECIDED, record_id, text)
         self._check_list(listed, held, holders)
-        self.check_read_seqs()
+        check_read_seqs(self._world, self._book)
+
+    def _known(self) -> tuple[SegmentList, list[tuple[RecordId, int | None]]]:
+        """Take ids that need no record; return the segment list and its ids, if it is in question."""
+        if self._begin:
+            self._due.update(self._believed.ids)
+            return SegmentList(), []
+        listed = read_list(self._world, self._book)
+        held = list(counting(self._world, self._book, listed))
+        self._take_seeds(held)
+        return listed, held
 
     # Seeds ------------------------------------------------------------------------------------
 
@@ -162,11 +181,12 @@ class Ledger:
         if found >= 0 and offset < spans[found][1]:
             return spans[found][2]
         begun = self._book.seals.get(0)
-        if begun is not None and offset < dict(begun.start).get(source, 0):
+        starts = dict(begun.start) if begun is not None else self._starts
+        if offset < starts.get(source, 0):
             return None
         if offset >= dict(self._book.head.frontier).get(source, 0):
             return Place.ABOVE
-        if found < 0 and self._book.first > 0:
+        if found < 0 and self._book.first > 0 and not self._begin:
             return Place.OLD
         readable = len(self._book.seals) == self._book.head.ref.seq + 1 - self._book.first
         return Place.SKIPPED if readable else Place.UNKNOWN
@@ -260,6 +280,7 @@ class Ledger:
             current=self._current(seal),
             reads=reads,
             first=self._first,
+            believed=self._believed.ids,
         )
         account.check(world.findings)
         self._repeats |= account.repeats
@@ -283,7 +304,7 @@ class Ledger:
         due, late = self._due.get(record_id), self._late.get(record_id, ())
         # What brought the id in, or decided it first, may be gone.
         pairs = [*pairwise(seqs)]
-        if due is not None and due <= SEEDS and seqs[0] in late:
+        if due is not None and due < max(self._begin, SEEDS + 1) and seqs[0] in late:
             pairs = [(due, seqs[0]), *pairs]
             due = seqs[0]
         if any(seq not in late or not self._again.may(before, seq) for before, seq in pairs):
@@ -307,6 +328,8 @@ class Ledger:
         holders: dict[RecordId, list[int]],
     ) -> None:
         """Check the ids whose entries may be gone: they must be in the segment list."""
+        if self._begin:
+            return
         held: Counter[RecordId] = Counter()
         for record_id, seq in inside:
             late = self._late.get(record_id, ())
@@ -349,40 +372,6 @@ class Ledger:
             for read in seals[seq].learned:
                 known[read.key] = max(read.seq, known.get(read.key, -1))
         return before
-
-    # Read seqs --------------------------------------------------------------------------------
-
-    def check_read_seqs(self) -> None:
-        """Say which read seqs cover more than the lane has read."""
-        known = frontiers(self._book)
-        for seq, seal in self._book.seals.items():
-            for read in seal.learned:
-                self._check_read(f"seal {seq}", read, known[seq])
-        for read in self._book.head.read_seqs:
-            self._check_read("head", read, dict(self._book.head.frontier))
-
-    def _check_read(self, subject: str, read: ReadSeq, frontier: dict[Source, int]) -> None:
-        sender = self._world.sender(read.sender)
-        if sender is None and self._world.knows(read.sender):
-            return
-        if sender is None or read.topic not in sender.head.writes:
-            self._too_far(subject, read, "which writes no such topic")
-            return
-        last = kept_until(sender.head, read.incarnation)
-        if read.incarnation == sender.head.ref.incarnation or not self._world.evidence.restored:
-            proven = -1 if last is None else min(last, sender.ack.seq)
-            if read.seq > proven:
-                self._too_far(subject, read, f"which acknowledged {proven}")
-        for source, offset in frontier.items():
-            if source.topic != read.topic:
-                continue
-            end = self._world.first_copies_end(source, read.sender, read.incarnation, read.seq)
-            if end > offset:
-                self._too_far(subject, read, f"partition {source.partition}: {end} > {offset}")
-
-    def _too_far(self, subject: str, read: ReadSeq, text: str) -> None:
-        words = f"read {read.sender} up to {read.seq}, {text}"
-        self._world.findings.add(Kind.READ_TOO_FAR, self._book.name, subject, words)
 
     def _say(self, kind: Kind, record_id: RecordId, text: str) -> None:
         one = self._first.get(record_id)

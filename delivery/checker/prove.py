@@ -11,9 +11,9 @@ Invariants:
 from __future__ import annotations
 
 from dedup.model import Frontier, TopicId
-from delivery.checker.evidence import Evidence, Finding, Kind
+from delivery.checker.evidence import Evidence, Finding, Kind, Span
 from delivery.checker.inputs import Ledger
-from delivery.checker.rows import Book, check_chain, read_lane
+from delivery.checker.rows import Book, check_chain, leave_believed, read_lane, read_span
 from delivery.checker.sink import Sink
 from delivery.checker.world import Seen, World
 
@@ -27,15 +27,14 @@ def check(evidence: Evidence) -> list[Finding]:
     world = World(evidence)
     written: set[TopicId] = set()
     for name, asked in evidence.lanes.items():
-        book = read_lane(evidence.store, name, world.findings)
+        book = _book(world, name, asked.span)
         if book is None:
             if evidence.finished and evidence.store.read(name) is None:
                 world.findings.add(Kind.UNFINISHED, name, "lane", "it never was")
             continue
-        check_chain(book, world.findings)
         ledger = Ledger(world, book, asked)
         ledger.check()
-        Sink(world, book, ledger).check()
+        Sink(world, book, ledger, asked.span).check()
         if evidence.finished:
             check_finished(world, book, asked.due)
         written.update(book.head.writes)
@@ -46,6 +45,20 @@ def check(evidence: Evidence) -> list[Finding]:
                 if seen.record.offset not in foreign:
                     _check_sender(world, seen)
     return world.findings.found
+
+
+def _book(world: World, name: str, span: Span | None) -> Book | None:
+    """Return a lane with the seals in question, which follow from one another or are found not to."""
+    store, findings = world.evidence.store, world.findings
+    if span is None:
+        book = read_lane(store, name, findings)
+    else:
+        book = read_span(store, name, span, findings)
+    if book is not None:
+        check_chain(book, findings)
+        if span is not None:
+            leave_believed(book, span.first - 1)
+    return book
 
 
 def check_finished(world: World, book: Book, due: Frontier | None) -> None:

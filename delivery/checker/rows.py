@@ -1,7 +1,7 @@
 """A lane's rows, read raw and held against each other: head, acknowledgement, entries.
 
-What it is: `read_lane` gives a lane's `Book`, `check_chain` says whether its entries follow from
-one another and lead to its head.
+What it is: `read_lane` gives a lane's `Book`, `read_span` what it was behind one of its seals,
+`check_chain` says whether its entries follow from one another and lead to its head.
 What it must not know: how a lane is run, the catalog above the raw rows, what is in any log.
 
 Invariants:
@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from dedup.catalog.store import RawLane, Store
@@ -20,7 +20,7 @@ from dedup.expiry import WINDOW_MS_MAX
 from dedup.formats.lane import decode_ack, decode_head, decode_seal
 from dedup.formats.segment import BUCKET_MS, Bucket, Origin
 from dedup.model import Ack, Head, Incarnation, ReadSeq, Seal, Source
-from delivery.checker.evidence import Findings, Kind
+from delivery.checker.evidence import Findings, Kind, Span
 
 #: Rows are small, and the explorer asks about the same ones again and again.
 REMEMBERED = 4096
@@ -34,15 +34,24 @@ SEQ_MAX = (1 << 63) - 1
 
 @dataclass(slots=True, kw_only=True)
 class Book:
-    """A lane as its rows tell it. `seals` are those of the present history that can be read."""
+    """A lane as its rows tell it. `seals` are those of the present history that can be read.
+
+    `head` is that of the last seal in question, `latest` that of the lane.
+    """
 
     name: str
     head: Head
+    latest: Head
     ack: Ack
     collected: int
     seals: dict[int, Seal] = field(default_factory=dict)
     #: The first entry that is there; one above the head if there is none.
     first: int = 0
+
+    @property
+    def cut(self) -> bool:
+        """Whether there are seals behind the last one in question."""
+        return self.head is not self.latest
 
     @property
     def whole(self) -> bool:
@@ -81,18 +90,46 @@ def read_head(store: Store, name: str, findings: Findings) -> Book | None:
     except Corrupt as error:
         findings.add(Kind.UNREADABLE, name, "head row", str(error))
         return None
-    book = Book(name=name, head=head, ack=ack, collected=raw.collected)
+    book = Book(name=name, head=head, latest=head, ack=ack, collected=raw.collected)
     _check_columns(book, raw, findings)
     return book
 
 
-def read_lane(store: Store, name: str, findings: Findings, first: int = 0) -> Book | None:
-    """Return a lane with its entries from `first` on; None if it never was or cannot be read."""
+def read_row(store: Store, name: str, findings: Findings) -> Book | None:
+    """Return a lane without its entries, its row held against itself; None as above."""
     book = read_head(store, name, findings)
     if book is not None:
         _check_head(book, findings)
-        _read_entries(store, book, findings, first)
     return book
+
+
+def read_lane(
+    store: Store, name: str, findings: Findings, first: int = 0, last: int = SEQ_MAX
+) -> Book | None:
+    """Return a lane with some of its entries; None if it never was or cannot be read."""
+    book = read_row(store, name, findings)
+    if book is not None:
+        _read_entries(store, book, findings, first, last)
+    return book
+
+
+def read_span(store: Store, name: str, span: Span, findings: Findings) -> Book | None:
+    """Return a lane as it was behind a span, with the seals of that and the one before it."""
+    book = read_row(store, name, findings)
+    if book is None:
+        return None
+    head, last = book.head, SEQ_MAX
+    if span.last < head.ref.seq:
+        last = span.last
+        book.head = replace(head, ref=replace(head.ref, seq=last), frontier=span.end)
+    _read_entries(store, book, findings, max(0, span.first - 1), last)
+    return book
+
+
+def leave_believed(book: Book, upto: int) -> None:
+    """Take the last seal that is believed out of a book: what follows from it was looked at."""
+    book.seals.pop(upto, None)
+    book.first = max(book.first, upto + 1)
 
 
 def check_chain(book: Book, findings: Findings) -> None:
@@ -111,6 +148,8 @@ def check_chain(book: Book, findings: Findings) -> None:
         for read in seal.learned:
             reads[read.key] = max(read.seq, reads.get(read.key, -1))
         before = seal
+    if book.cut:
+        return  # the head is that of later seals
     _check_lead(book, before, walk, findings)
     _check_reads(book, reads, findings)
 
@@ -158,11 +197,11 @@ def _check_head(book: Book, findings: Findings) -> None:
         findings.add(Kind.COLLECTED, name, "head row", text)
 
 
-def _read_entries(store: Store, book: Book, findings: Findings, first: int) -> None:
-    head, name = book.head, book.name
+def _read_entries(store: Store, book: Book, findings: Findings, first: int, last: int) -> None:
+    head, name = book.latest, book.name
     there = set()
     for incarnation in (*(past.incarnation for past in head.past), head.ref.incarnation):
-        for seq, blob in store.entries(name, incarnation, first, SEQ_MAX):
+        for seq, blob in store.entries(name, incarnation, first, last):
             if seq > (kept_until(head, incarnation) or 0) and incarnation != head.ref.incarnation:
                 continue  # a history that was given up; nothing refers to it
             if seq > head.ref.seq or owner(head, seq) != incarnation:
@@ -181,7 +220,7 @@ def _read_entries(store: Store, book: Book, findings: Findings, first: int) -> N
             book.seals[seq] = seal
     # Entries are collected from the oldest on, and none above `collected`.
     book.first = max(first, min((*there, book.collected + 1)))
-    for seq in sorted(set(range(book.first, head.ref.seq + 1)) - there):
+    for seq in sorted(set(range(book.first, min(head.ref.seq, last) + 1)) - there):
         text = f"collected {book.collected}, the head is at {head.ref.seq}"
         findings.add(Kind.ENTRY_GAP, name, f"entry {seq}", text)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 
 from dedup.model import RecordId, Seal, Source, TopicId
 from delivery.checker.chunks import Promise, content_digest, mint, read_outputs
-from delivery.checker.evidence import Kind
+from delivery.checker.evidence import Kind, Span
 from delivery.checker.inputs import Ledger
 from delivery.checker.rows import Book, kept_until, owner
 from delivery.checker.told import Told, tells
@@ -29,8 +29,8 @@ _Key = tuple[TopicId, RecordId]
 class Sink:
     """One lane's outputs."""
 
-    def __init__(self, world: World, book: Book, ledger: Ledger) -> None:
-        self._world, self._book, self._ledger = world, book, ledger
+    def __init__(self, world: World, book: Book, ledger: Ledger, span: Span | None = None) -> None:
+        self._world, self._book, self._ledger, self._span = world, book, ledger, span
         #: Per seal what it promises, where that is still stored.
         self._promises: dict[int, dict[_Key, Promise]] = {}
         self._copies: dict[_Key, list[Seen]] = defaultdict(list)
@@ -137,7 +137,7 @@ class Sink:
         ]
 
     def _check_sent(self, seen: Seen, header: Header) -> None:
-        mark, head = header.mark, self._book.head
+        mark, head = header.mark, self._book.latest
         subject = f"record {header.id.hex()} at {seen.place}"
         last = kept_until(head, mark.incarnation)
         current = mark.incarnation == head.ref.incarnation
@@ -149,6 +149,8 @@ class Sink:
         if mark.seq > last or owner(head, mark.seq) != mark.incarnation:
             self._say(Kind.UNSEALED, subject, f"seq {mark.seq}, sealed up to {last}")
             return
+        if not self._is_asked(header, subject):
+            return
         key = (seen.source.topic, header.id)
         promised = self._promised(mark.seq, key, header)
         if not promised:
@@ -159,6 +161,20 @@ class Sink:
             self._of_seal[mark.seq].add(key)
             self._check_copy(seen, mark.seq, key, subject)
             self._copies[key].append(seen)
+
+    def _is_asked(self, header: Header, subject: str) -> bool:
+        """Tell whether a record is of a seal in question; one made of an input of those must be."""
+        span, seq = self._span, header.mark.seq
+        if span is None or span.first <= seq <= span.last:
+            return True
+        if len({source.topic for source, _ in self._book.latest.frontier}) == 1 and any(
+            source.partition == header.parent[0]
+            and (span.start.at(source) or 0) <= header.parent[1] < end
+            for source, end in span.end
+        ):
+            text = f"of seal {seq}; what was read there is of {span.first} to {span.last}"
+            self._say(Kind.TWO_VERSIONS, f"{subject}, input {header.parent}", text)
+        return False
 
     def _promised(self, seq: int, key: _Key, header: Header) -> bool:
         """Tell whether a seal promises a record, as far as what is left of it can tell."""

@@ -34,7 +34,8 @@ _FAILURES_MAX = 5
 @click.command(
     epilog="Example: `delivery audit sqlite:shop.db --kafka localhost:9092` proves every stage, "
     "`delivery audit sqlite:shop.db --kafka localhost:9092 --stage price --id-from header:id` one, "
-    "`--follow --state shop.proved` proves what comes, all the time."
+    "`--follow --state shop.proved` proves what comes, all the time, "
+    "`--since 26h --until 2h` one day, `--offsets orders/0/17..42` what became of some inputs."
 )
 @click.argument("url")
 @kafka_options
@@ -67,6 +68,18 @@ _FAILURES_MAX = 5
     help="Only what was sealed so long ago or later: 2h. What was before is believed.",
 )
 @click.option(
+    "--until",
+    type=DURATION,
+    help="Only what was sealed longer ago than that. What came after is believed.",
+)
+@click.option(
+    "--offsets",
+    multiple=True,
+    metavar="TOPIC/P/FROM..TO",
+    help="Only the seals that read these inputs, the last one included: orders/0/17..42. FROM or TO "
+    "may be left out. What was before and after is believed.",
+)
+@click.option(
     "--follow", "-f", is_flag=True, help="Go on until interrupted, or something is wrong."
 )
 @click.option(
@@ -96,13 +109,10 @@ def command(
     from delivery.kafka.opening import open_client  # noqa: PLC0415  keeps --help light
     from delivery.operate.logs import Cluster  # noqa: PLC0415  see above
     from delivery.operate.opening import opened  # noqa: PLC0415  see above
+    from delivery.operate.reach import offsets_in  # noqa: PLC0415  see above
 
-    if state is not None and terms["since"] is not None:
-        raise InvalidUsage(
-            "audit a catalog",
-            "--state --since",
-            "what is only believed is not remembered as proved; nothing was done: leave one out",
-        )
+    terms["offsets"] = tuple(map(offsets_in, terms["offsets"]))
+    _refuse(state, terms, follow=follow)
     with opened(url) as catalog, open_client(kafka, settings_in(kafka_config), client) as cluster:
         auditor = _Auditor(out, catalog, Cluster(cluster, out.step), state, terms)
         if not follow:
@@ -120,6 +130,25 @@ def command(
             else:
                 failures = 0
             pause.wait(every / _SECOND_MS)
+
+
+def _refuse(state: Path | None, terms: Mapping[str, Any], *, follow: bool) -> None:
+    """Refuse ranges where there can be none."""
+    given = [f"--{name}" for name in ("since", "until", "offsets") if terms[name] not in (None, ())]
+    if state is not None and given:
+        raise InvalidUsage(
+            "audit a catalog",
+            f"--state {' '.join(given)}",
+            "what is only believed is not remembered as proved; nothing was done: leave one out",
+        )
+    ended = terms["until"] is not None or any(one.last is not None for one in terms["offsets"])
+    if follow and ended:
+        raise InvalidUsage(
+            "audit a catalog",
+            f"--follow {' '.join(given)}",
+            "a range that has ended holds the same seals each time; nothing was done: leave its end "
+            "or --follow out",
+        )
 
 
 class _Auditor:
@@ -169,12 +198,15 @@ class _Auditor:
         from delivery.operate.opening import chosen  # noqa: PLC0415  see above
         from delivery.operate.proved import save  # noqa: PLC0415  see above
 
-        since = self._terms["since"]
+        now_ms = int(time.time() * _SECOND_MS)
+        since, until = self._terms["since"], self._terms["until"]
         terms = Terms(
             ways=ways_in(self._terms["ways"]),
             window_ms=self._terms["window"],
             finished=self._terms["finished"],
-            since_ms=None if since is None else int(time.time() * _SECOND_MS) - since,
+            since_ms=None if since is None else now_ms - since,
+            until_ms=None if until is None else now_ms - until,
+            offsets=self._terms["offsets"],
         )
         began = time.monotonic()
         self._cluster.forget()
@@ -186,7 +218,7 @@ class _Auditor:
             self._out.step,
             proved=self._proved,
         )
-        if not found.findings and since is None:
+        if not found.findings and not terms.ranged:
             # What is the same needs no file written, which may be a gigabyte.
             if self._state is not None and found.next != self._proved:
                 save(self._state, self._url, found.next)
@@ -200,15 +232,20 @@ class _Auditor:
 def _lines(found: Audited, seconds: float, window: int | None, *, everything: bool) -> list[str]:
     lines = _findings(found, window, everything=everything)
     lines += _unproved(found)
+    lines += _ranges(found)
     lines.append(
         f"{number(len(found.proved))} lanes, {number(found.inputs)} inputs, "
         f"{number(found.records)} records in {seconds:.1f} s"
     )
-    return [*lines, _VERDICTS[found.verdict]]
+    verdict = _EXACT_IN_RANGE if found.ranges and found.verdict == "exact" else found.verdict
+    return [*lines, _VERDICTS[verdict]]
 
 
+_EXACT_IN_RANGE = "exact in its range"
 _VERDICTS = {
     "exact": "exact: every input has one effect, every output a sealed origin",
+    _EXACT_IN_RANGE: "exact: in this range every input has one effect, every output a sealed origin; "
+    "what was before and after is believed",
     "broken": "BROKEN: stop the stages that the findings name, keep a copy of catalog and topics, and "
     "look at a record with `delivery explain`",
     "unproved": "nothing is wrong with what could be looked at; not all could be proved",
@@ -224,6 +261,19 @@ def _findings(found: Audited, window: int | None, *, everything: bool) -> list[s
         lines.append(
             "if ids were let go by `delivery catalog compact --window`, say --window here too"
         )
+    return lines
+
+
+def _ranges(found: Audited) -> list[str]:
+    lines = []
+    for one in found.ranges:
+        seals = "no seals" if one["last"] is None else f"seals {one['first']}..{one['last']}"
+        places = ", ".join(
+            f"{at['topic']}/{at['partition']} from {at['start']} to below {at['end']}"
+            for at in one["offsets"]
+            if at["start"] < at["end"]
+        )
+        lines.append(f"{one['lane']}: {seals}" + (f", {places}" if places else ""))
     return lines
 
 

@@ -7,13 +7,17 @@ What it must not know: what is said.
 Invariants:
     Standard output carries the result and nothing else; with --json exactly one document, also
     when the verb fails (but not for a line that click cannot parse). A verb that never ends (`logs --follow`) prints one document a line.
-    Progress goes to standard error: in place on a terminal, line by line elsewhere.
+    Progress goes to standard error: in place on a terminal, with a bar where it is known how much
+    there is to do, now and then a line elsewhere. What is shown in place is cut to the terminal, and
+    gone when the verb ends, however it ends.
+    With --json nobody is told of single steps.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import os
 import shutil
 import sys
 import time
@@ -31,6 +35,11 @@ _ERASE_LINE = "\r\x1b[K"
 #: How often one of many steps is shown in place, and as a line of its own.
 _STEP_SECONDS = 0.1
 _LINE_SECONDS = 5.0
+#: Columns of a bar at most, and of one that says more than its figure does.
+_BAR_MAX = 24
+_BAR_MIN = 8
+#: Of a terminal that does not say.
+_COLUMNS = 80
 
 
 class Output:
@@ -44,23 +53,26 @@ class Output:
 
     def progress(self, line: str) -> None:
         """Say what is going on; the next line, or the result, takes its place on a terminal."""
-        if self._in_place:
-            width = shutil.get_terminal_size().columns
-            click.echo(_ERASE_LINE + line[: width - 1], err=True, nl=False)
-            self._shown = True
-        else:
-            click.echo(line, err=True)
+        self._say(line, None)
 
-    def step(self, line: str) -> None:
-        """Say one of very many things that go on; most of them are left out."""
+    def step(self, line: str, /, done: int = 0, total: int | None = None) -> None:
+        """Say one of very many things that go on; most of them are left out.
+
+        Args:
+            line: what.
+            done: how much of it is done.
+            total: how much there is; None: nobody knows.
+        """
+        if self.as_json:
+            return
         now = time.monotonic()
         if now - self._said >= (_STEP_SECONDS if self._in_place else _LINE_SECONDS):
             self._said = now
-            self.progress(line)
+            self._say(line, 100 * min(done, total) // total if total else None)
 
     def result(self, text: str, document: Mapping[str, Any]) -> None:
         """Print the result, as the user wants it."""
-        self._clear()
+        self.clear()
         if self.as_json:
             click.echo(json.dumps(document, indent=2))
         else:
@@ -68,19 +80,29 @@ class Output:
 
     def line(self, text: str, document: Mapping[str, Any]) -> None:
         """Print one of many results."""
-        self._clear()
+        self.clear()
         click.echo(json.dumps(document) if self.as_json else text)
 
     def error(self, error: DeliveryError) -> None:
         """Print what went wrong."""
-        self._clear()
+        self.clear()
         if self.as_json:
             details = {"op": error.op, "subject": error.subject, "hint": error.hint}
             click.echo(json.dumps({"error": {"kind": type(error).__name__} | details}, indent=2))
         else:
             click.echo(f"delivery: {error}", err=True)
 
-    def _clear(self) -> None:
+    def _say(self, line: str, percent: int | None) -> None:
+        if self._in_place:
+            columns = _columns()
+            drawn = line if percent is None else f"{_bar(percent, columns)} {line}"
+            click.echo(_ERASE_LINE + drawn[: columns - 1], err=True, nl=False)
+            self._shown = True
+        else:
+            click.echo(line if percent is None else f"{line} ({percent}%)", err=True)
+
+    def clear(self) -> None:
+        """Take away what is shown in place."""
         if self._shown:
             click.echo(_ERASE_LINE, err=True, nl=False)
             self._shown = False
@@ -98,8 +120,28 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
         except DeliveryError as error:
             out.error(error)
             raise click.exceptions.Exit(error.exit_code) from error
+        finally:
+            out.clear()
 
     return run
+
+
+def _columns() -> int:
+    """Return how wide the terminal is that progress goes to; the result may go elsewhere."""
+    try:
+        own = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):
+        own = 0
+    return shutil.get_terminal_size((own or _COLUMNS, 0)).columns
+
+
+def _bar(percent: int, columns: int) -> str:
+    """Return a share as a figure, and drawn where there is room for that beside words."""
+    width = min(_BAR_MAX, columns // 4)
+    if width < _BAR_MIN:
+        return f"{percent:3}%"
+    full = width * percent // 100
+    return f"{percent:3}% [{'#' * full}{'.' * (width - full)}]"
 
 
 #: The directory whose instance a verb is about.

@@ -10,7 +10,7 @@ Invariants:
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,6 +30,7 @@ from delivery.life.undertaking import Hands
 from delivery.life.versions import Version, versions
 from delivery.operate.logs import Cluster
 from delivery.operate.opening import opened
+from delivery.operate.reporting import Report, silent
 from delivery.points import At, nowhere
 
 __all__ = ["Life"]
@@ -54,7 +55,7 @@ class Life:
         options: Mapping[str, Any] | None = None,
         client: str | None = None,
         *,
-        report: Callable[[str], None] = lambda _: None,
+        report: Report = silent,
         at: At = nowhere,
     ) -> None:
         self._catalog = catalog

@@ -13,20 +13,22 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from dedup.catalog.catalog import Catalog
 from dedup.errors import Unavailable
 from delivery.checker import Finding
-from delivery.checker.columns import Bucket, assumed
+from delivery.checker.columns import Bucket
 from delivery.naming import id_from
 from delivery.operate.gathering import Gathering
 from delivery.operate.logs import Cluster
 from delivery.operate.proved import bucket_document
 from delivery.operate.proving import Proved, Proving
+from delivery.operate.ranges import Ranged, range_document, ranged
 from delivery.operate.reach import Terms
+from delivery.operate.reporting import Report, silent
 from delivery.operate.stand import Stand
 from delivery.operate.verification import finding_document, verified
 
@@ -52,6 +54,7 @@ class Audited:
         looked_closer: lanes that were looked at record by record, and what was unusual there.
         buckets: running digests of what was proved now, by lane and time of the seals.
         next: what the next audit may begin with.
+        ranges: of lanes of which only a part was asked about, which, as plain data.
     """
 
     findings: tuple[Finding, ...]
@@ -65,6 +68,7 @@ class Audited:
     looked_closer: Mapping[str, str] = field(default_factory=dict)
     buckets: Mapping[str, Mapping[int, Bucket]] = field(default_factory=dict)
     next: Proved = field(default_factory=Proved)
+    ranges: tuple[dict[str, Any], ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -83,6 +87,7 @@ class Audited:
             "dropped": self.dropped,
             "proved": dict(self.proved),
             "unproved": dict(self.unproved),
+            "ranges": list(self.ranges),
             "looked_closer": [
                 {"lane": lane, "why": why} for lane, why in self.looked_closer.items()
             ],
@@ -101,7 +106,7 @@ def audit(
     cluster: Cluster,
     lanes: Iterable[str],
     terms: Terms,
-    report: Callable[[str], None] = lambda _: None,
+    report: Report = silent,
     *,
     proved: Proved | None = None,
 ) -> Audited:
@@ -118,7 +123,7 @@ def audit(
     Raises:
         Unavailable: Kafka or the catalog does not answer, or the catalog is collected or restored
             faster than it can be read.
-        InvalidUsage: a way of naming records is none.
+        InvalidUsage: a way of naming records is none, or nobody reads the offsets that are asked about.
     """
     for way in terms.ways.values():
         id_from(way)
@@ -138,26 +143,26 @@ def audit(
 class _Auditing:
     """One try: rows first, then topics."""
 
-    def __init__(
-        self, catalog: Catalog, cluster: Cluster, terms: Terms, report: Callable[[str], None]
-    ) -> None:
+    def __init__(self, catalog: Catalog, cluster: Cluster, terms: Terms, report: Report) -> None:
         self._stand = Stand(catalog, cluster)
         self._terms, self._report = terms, report
         self._unproved: dict[str, str] = {}
+        self._ranged = Ranged()
 
     def audit(self, lanes: Sequence[str], before: Proved) -> Audited | None:
         """Prove; None if lanes were changed meanwhile so that it must begin anew."""
-        stand = self._stand
-        before = self._with_ranges(lanes, before)
+        stand, given = self._stand, before
+        if self._terms.ranged:
+            lanes, before = self._in_range(lanes, before)
         within = [lane for lane in lanes if self._is_within(lane, before)]
-        proving = Proving(stand, self._terms, before, self._report)
+        proving = Proving(stand, self._terms, before, self._report, self._ranged.spans)
         if not proving.prove(within):
             return None
         closer = self._closer(proving, before)
         if closer is None:
             return None
         gathering, findings = closer
-        for lane in self._unproved:
+        for lane in () if self._terms.ranged else self._unproved:
             # Its rows can be proved at least.
             findings += verified(stand.snapshot, lane, self._terms.window_ms)[0]
         findings += [one for proof in proving.proofs.values() for one in proof.late]
@@ -166,12 +171,15 @@ class _Auditing:
         notes = tuple(finding for finding in findings if finding.is_note)
         findings = [finding for finding in findings if not finding.is_note]
         wrong = {finding.lane for finding in findings}
-        if not findings:
+        if not findings and not self._terms.ranged:
             for lane in proving.doubts:
                 if lane in gathering.named:
                     proving.settle(lane)
         names = {lane: proving.words(lane) for lane in proving.proofs} | gathering.named
         records = proving.records | gathering.records
+        for lane, why in self._ranged.short.items():
+            self._unproved.setdefault(lane, why)
+            names.pop(lane, None)
         return Audited(
             findings=tuple(findings),
             notes=notes,
@@ -185,40 +193,42 @@ class _Auditing:
             buckets={
                 lane: buckets for lane, buckets in proving.buckets.items() if lane not in wrong
             },
-            next=proving.next(),
+            next=given if self._terms.ranged else proving.next(),
+            ranges=self._documents(),
         )
 
-    def _with_ranges(self, lanes: Sequence[str], before: Proved) -> Proved:
-        """Return what is taken for proved, if only a range is asked for."""
-        since_ms = self._terms.since_ms
-        if since_ms is None:
-            return before
-        trusted = dict(before.bases)
-        for lane in lanes:
-            base = assumed(self._stand.snapshot, lane, since_ms)
-            if base is not None:
-                trusted[lane] = base
-        return Proved(trusted, before.named, before.positions)
+    def _in_range(self, lanes: Sequence[str], before: Proved) -> tuple[Sequence[str], Proved]:
+        """Return the lanes that a range is about, and what is taken for proved of them."""
+        terms = self._terms
+        self._ranged = ranged(self._stand, lanes, terms.since_ms, terms.until_ms, terms.offsets)
+        self._unproved |= self._ranged.unproved
+        return self._ranged.lanes, Proved(self._ranged.bases, before.named)
+
+    def _documents(self) -> tuple[dict[str, Any], ...]:
+        names = self._stand.cluster.names()
+        spans = self._ranged.spans
+        return tuple(range_document(lane, spans[lane], names) for lane in sorted(spans))
 
     def _is_within(self, lane: str, before: Proved) -> bool:
         row = self._stand.rows.get(lane)
         if row is None:
             return True  # the checker says what is wrong with it
-        why = self._stand.reach.why_not(lane, row, before.bases.get(lane), before.positions)
+        base, span = before.bases.get(lane), self._ranged.spans.get(lane)
+        why = self._stand.reach.why_not(lane, row, base, before.positions, span)
         if why is not None:
             self._unproved[lane] = why
         return why is None
 
     def _closer(self, proving: Proving, before: Proved) -> tuple[Gathering, list[Finding]] | None:
         """Look at doubtful lanes record by record; None if it must begin anew."""
-        gathering = Gathering(self._stand, self._terms, self._report)
+        gathering = Gathering(self._stand, self._terms, self._report, self._ranged.spans)
         findings: list[Finding] = []
         doubtful = []
         for lane, doubt in proving.doubts.items():
             row = self._stand.rows[lane]
             gone = (
                 self._stand.reach.why_not(lane, row, None, {})
-                if row is not None and lane in before.bases
+                if row is not None and lane in before.bases and not self._terms.ranged
                 else None
             )
             if gone is None:

@@ -11,14 +11,15 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from dedup.model import LaneRow, Source, TopicId
-from delivery.checker import Evidence, Finding, LaneInput, Log, check
+from dedup.model import Frontier, LaneRow, Source, TopicId
+from delivery.checker import Evidence, Finding, LaneInput, Log, Span, check
 from delivery.header import NAME, decode_header
 from delivery.naming import id_from
 from delivery.operate.reach import Terms, due_of, seeded, topics_of
+from delivery.operate.reporting import Report
 from delivery.operate.stand import Stand
 from delivery.operate.ways import Naming
 from delivery.records import Record
@@ -33,10 +34,18 @@ class Gathering:
         stand: the catalog as it stood, and what the cluster has.
         terms: what only the operator knows.
         report: is told what is done.
+        spans: of these lanes only some seals are in question.
     """
 
-    def __init__(self, stand: Stand, terms: Terms, report: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        stand: Stand,
+        terms: Terms,
+        report: Report,
+        spans: Mapping[str, Span] | None = None,
+    ) -> None:
         self._stand, self._terms, self._report = stand, terms, report
+        self._spans = spans or {}
         #: Lanes whose records nobody can name, and why.
         self.unproved: dict[str, str] = {}
         #: The others, and how their records are named.
@@ -67,7 +76,7 @@ class Gathering:
                 restored=stand.restored,
             )
         )
-        self.inputs = sum(_inputs(rows[lane], logs) for lane in asked)
+        self.inputs = sum(_inputs(rows[lane], logs, self._spans.get(lane)) for lane in asked)
         return found
 
     def _read(self, topic: TopicId) -> dict[Source, Log]:
@@ -109,6 +118,7 @@ class Gathering:
             window_ms=self._terms.window_ms,
             seeded=brought_in,
             due=due_of(row),
+            span=self._spans.get(lane),
         )
 
 
@@ -129,10 +139,14 @@ def said(naming: Naming, lane: str, row: LaneRow) -> tuple[str | None, str | Non
     return BY_STAGES, way
 
 
-def _inputs(row: LaneRow | None, logs: Mapping[Source, Log]) -> int:
+def _inputs(row: LaneRow | None, logs: Mapping[Source, Log], span: Span | None) -> int:
     if row is None:
         return 0
+    start, ends = (span.start, span.end) if span is not None else (Frontier(), row.head.frontier)
     return sum(
-        sum(record is not None and record.offset < end for record in logs[source].records)
-        for source, end in row.head.frontier
+        sum(
+            record is not None and (start.at(source) or 0) <= record.offset < end
+            for record in logs[source].records
+        )
+        for source, end in ends
     )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,6 +24,7 @@ from dedup.catalog.open import open_catalog, without_user
 from dedup.errors import InvalidUsage, Unavailable
 from dedup.formats.envelope import ENVELOPE_BYTES, wrapped_bytes
 from delivery.operate.opening import present
+from delivery.operate.reporting import Report, silent
 
 __all__ = ["BackedUp", "Restored", "back_up", "restore"]
 
@@ -59,9 +60,7 @@ class Restored:
         return asdict(self)
 
 
-def back_up(
-    catalog: Catalog, file: Path, report: Callable[[str], None] = lambda _: None
-) -> BackedUp:
+def back_up(catalog: Catalog, file: Path, report: Report = silent) -> BackedUp:
     """Write a backup of every lane to a new file, beside writers.
 
     Args:
@@ -76,14 +75,20 @@ def back_up(
     _refuse_existing(file)
     partial = file.with_name(file.name + PARTIAL_SUFFIX)
     count = size = 0
+    lanes = (0, 0)
     made = False
+
+    def tell(done: int, total: int) -> None:
+        nonlocal lanes
+        lanes = done, total
+
     try:
         with partial.open("xb") as out:
             made = True
-            for frame in backup.back_up(catalog):
+            for frame in backup.back_up(catalog, tell=tell):
                 out.write(frame)
                 count, size = count + 1, size + len(frame)
-                report(f"{count} frames, {size} bytes")
+                report(f"{count} frames, {size} bytes", *lanes)
             out.flush()
             os.fsync(out.fileno())
         # SUBTLE: a link fails if the name was taken meanwhile; a rename would write over it.
@@ -102,10 +107,10 @@ def back_up(
         if made:
             partial.unlink(missing_ok=True)
     # What was written is read back and restored in memory: a backup is one only if that succeeds.
-    return BackedUp(file=str(file), frames=count, size=size, lanes=_read(file, None))
+    return BackedUp(file=str(file), frames=count, size=size, lanes=_read(file, None, report))
 
 
-def restore(file: Path, url: str, *, perform: bool = False) -> Restored:
+def restore(file: Path, url: str, report: Report = silent, *, perform: bool = False) -> Restored:
     """Restore a backup into a new or empty catalog, or check that this can be done.
 
     Killed, it is finished by doing the same again; until then nobody else opens the catalog.
@@ -113,6 +118,7 @@ def restore(file: Path, url: str, *, perform: bool = False) -> Restored:
     Args:
         file: the backup.
         url: the catalog; it is made if it is not there.
+        report: is told how far it is.
         perform: whether it is done.
 
     Raises:
@@ -128,28 +134,34 @@ def restore(file: Path, url: str, *, perform: bool = False) -> Restored:
     _refuse_lanes(url)
     catalog = open_catalog(url, restoring=True) if perform else None
     try:
-        lanes = _read(file, catalog)
+        lanes = _read(file, catalog, report)
     finally:
         if catalog is not None:
             catalog.store.close()
     return Restored(catalog=without_user(url), file=str(file), done=perform, lanes=lanes)
 
 
-def _read(file: Path, catalog: Catalog | None) -> dict[str, int]:
+def _read(file: Path, catalog: Catalog | None, report: Report) -> dict[str, int]:
     """Restore a file, into memory if nowhere else; return the lanes and their heads' seqs."""
     target = catalog or open_catalog("memory:")
     with file.open("rb") as source:
-        lanes = backup.restore(target, _frames(source, file), lambda: uuid.uuid4().bytes)
+        lanes = backup.restore(
+            target,
+            _frames(source, file, report),
+            lambda: uuid.uuid4().bytes,
+            lambda done, total: report(f"write {done} of {total} frames", done, total),
+        )
     rows = {lane: target.load(lane) for lane in lanes}
     return {lane: row.head.ref.seq for lane, row in rows.items() if row is not None}
 
 
-def _frames(source: BinaryIO, file: Path) -> Iterator[bytes]:
-    number = 0
+def _frames(source: BinaryIO, file: Path, report: Report) -> Iterator[bytes]:
+    number, size = 0, file.stat().st_size
     while begin := source.read(ENVELOPE_BYTES):
         rest = wrapped_bytes(begin, f"frame {number} of {file}") - len(begin)
         yield begin + source.read(rest)
         number += 1
+        report(f"check {file}", source.tell(), size)
 
 
 def _refuse_existing(file: Path) -> None:

@@ -10,7 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
 from dedup.errors import InvalidUsage, Unavailable
@@ -18,6 +18,7 @@ from dedup.model import Frontier, Source, TopicId
 from delivery.batch import Batch
 from delivery.kafka.port import Bounds, Client, Topic
 from delivery.kafka.ranges import STALL_SECONDS_MAX, read_ranges
+from delivery.operate.reporting import Report, silent
 from delivery.records import Record
 
 __all__ = ["Cluster"]
@@ -31,7 +32,7 @@ class Cluster:
         report: is told how far reading is.
     """
 
-    def __init__(self, client: Client, report: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, client: Client, report: Report = silent) -> None:
         self._client = client
         self._report = report
         self._topics: dict[TopicId, Topic] | None = None
@@ -79,15 +80,18 @@ class Cluster:
         Raises:
             Unavailable: nothing came for `STALL_SECONDS_MAX`.
         """
-        ends, count = dict(high), 0
+        starts, ends, count = dict(low), dict(high), 0
+        done, total = 0, sum(max(0, ends.get(source, at) - at) for source, at in starts.items())
         ranges = read_ranges(
-            self._client, topic.name, dict(low), ends, stalled=partial(_stalled, topic, ends)
+            self._client, topic.name, starts, ends, stalled=partial(_stalled, topic, ends)
         )
         for fetched in ranges:
             count += len(fetched.batch)
             if len(fetched.batch):
                 yield fetched.batch
-            self._report(f"{topic.name}: {count} records read")
+            done += fetched.position - starts[fetched.source]
+            starts[fetched.source] = fetched.position
+            self._report(f"{topic.name}: {count} records read", done, total)
 
     def record(self, topic: Topic, source: Source, offset: int) -> Record | None:
         """Return one record; None if the offset holds none (any more, or yet)."""

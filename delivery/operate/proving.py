@@ -11,14 +11,14 @@ Invariants:
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from dedup.model import Frontier, LaneRow, Seal, Source, TopicId
-from delivery.checker import Evidence, LaneInput, Log
+from delivery.checker import Evidence, LaneInput, Log, Span
 from delivery.checker.columns import (
     Base,
     Bucket,
@@ -39,6 +39,7 @@ from delivery.naming import IdFrom, id_from
 from delivery.operate.gathering import said
 from delivery.operate.guessing import SAMPLE_MAX
 from delivery.operate.reach import Terms, due_of, seeded
+from delivery.operate.reporting import Report
 from delivery.operate.stand import Stand
 from delivery.operate.ways import Naming
 from delivery.protocol.senders import Mark
@@ -77,12 +78,19 @@ class Proving:
         terms: what only the operator knows.
         proved: what is known already; it is not changed.
         report: is told what is done.
+        spans: of these lanes only some seals are in question.
     """
 
     def __init__(
-        self, stand: Stand, terms: Terms, proved: Proved, report: Callable[[str], None]
+        self,
+        stand: Stand,
+        terms: Terms,
+        proved: Proved,
+        report: Report,
+        spans: Mapping[str, Span] | None = None,
     ) -> None:
         self._stand, self._terms, self._before, self._report = stand, terms, proved, report
+        self._spans = spans or {}
         self._ways: dict[str | None, IdFrom] = {}
         self._named: dict[str, tuple[str, str | None]] = {}
         self.proofs: dict[str, Proof] = {}
@@ -92,6 +100,8 @@ class Proving:
         self.buckets: dict[str, dict[int, Bucket]] = {}
         self._ground: Ground | None = None
         self._asked: dict[str, LaneInput] = {}
+        rows = stand.rows.values() if self._spans else ()
+        self._written = {topic for row in rows if row is not None for topic in row.head.writes}
         #: How many records there were, by partition.
         self.records: dict[Source, int] = {}
         self._columns: dict[Source, Column] = {}
@@ -124,7 +134,7 @@ class Proving:
         lows = {s: low for topic in topics for s, low in self._stand.reach.bounds(topic).low}
         self._ground = Ground(self._world, self._columns, self._marks, lows)
         for at, lane in enumerate(lanes):
-            self._report(f"prove {lane} ({at + 1} of {len(lanes)})")
+            self._report(f"prove {lane} ({at + 1} of {len(lanes)})", at, len(lanes))
             self._prove(self._ground, lane, self._asked[lane])
         return True
 
@@ -206,6 +216,7 @@ class Proving:
         asked: dict[str, LaneInput] = {}
         ways: dict[TopicId, list[IdFrom]] = {}
         starts: dict[Source, int] = {}
+        ends: dict[Source, int] = {}
         for lane in lanes:
             row = self._stand.rows[lane]
             assert row is not None, "lanes without a row are in doubt"
@@ -215,6 +226,7 @@ class Proving:
                 window_ms=self._terms.window_ms,
                 seeded=seeded(self._stand.catalog, lane, row),
                 due=due_of(row),
+                span=self._spans.get(lane),
             )
             base = self._before.bases.get(lane)
             for source, _ in row.head.frontier:
@@ -222,8 +234,10 @@ class Proving:
                 known += [way] if way not in known else []
             for source, start in self._starts(row, base).items():
                 starts[source] = min(start, starts.get(source, start))
+            for source, end in self._ends(lane, row):
+                ends[source] = max(end, ends.get(source, end))
         for topic in dict.fromkeys(source.topic for source in starts):
-            self._read_topic(topic, starts, ways.get(topic, []))
+            self._read_topic(topic, starts, ends, ways.get(topic, []))
         return asked
 
     def _starts(self, row: LaneRow, base: Base | None) -> dict[Source, int]:
@@ -241,18 +255,36 @@ class Proving:
                 starts[source] = min(known, starts.get(source, known))
         return starts
 
+    def _ends(self, lane: str, row: LaneRow) -> Iterator[tuple[Source, int]]:
+        """Yield up to where a lane needs the partitions that it reads.
+
+        Of what another lane writes a copy far behind may show that something was not read.
+        """
+        span = self._spans.get(lane)
+        for source, _ in row.head.frontier:
+            high = self._stand.reach.bounds(source.topic).high.at(source) or 0
+            if span is None or span.last >= row.head.ref.seq or source.topic in self._written:
+                yield source, high
+            else:
+                yield source, min(high, span.end.at(source) or 0)
+
     def _read_topic(
-        self, topic: TopicId, starts: Mapping[Source, int], ways: Sequence[IdFrom]
+        self,
+        topic: TopicId,
+        starts: Mapping[Source, int],
+        ends: Mapping[Source, int],
+        ways: Sequence[IdFrom],
     ) -> None:
         cluster, bounds = self._stand.cluster, self._stand.reach.bounds(topic)
         mine = {source: at for source, at in starts.items() if source.topic == topic}
         readings = {source: Reading(source, at, self._marks, ways) for source, at in mine.items()}
-        low = Frontier.of(mine.items())
-        for batch in cluster.read(cluster.topics()[topic], low, bounds.high):
+        highs = dict(bounds.high)
+        upto = {source: max(at, ends.get(source, highs[source])) for source, at in mine.items()}
+        low, high = Frontier.of(mine.items()), Frontier.of(upto.items())
+        for batch in cluster.read(cluster.topics()[topic], low, high):
             readings[batch.source].take(batch)
-        ends = dict(bounds.high)
         for source, reading in readings.items():
-            self._columns[source] = reading.column(max(ends[source], starts[source]))
+            self._columns[source] = reading.column(upto[source])
 
     def _later(self) -> set[int] | None:
         """Return the places of marks that were sealed after the rows were read."""

@@ -1,6 +1,6 @@
 """What of a lane an audit can look at, and what only its operator knows.
 
-What it is: `Terms`, and `unreachable`, which says why a lane cannot be proved.
+What it is: `Terms`, `Offsets`, and `Reach`, which says why a lane cannot be proved.
 What it must not know: how anything is proved.
 
 Invariants:
@@ -13,16 +13,43 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dedup.catalog.catalog import Catalog
-from dedup.errors import Corrupt
+from dedup.errors import Corrupt, InvalidUsage
 from dedup.model import Frontier, LaneRow, Seal, Source, TopicId
+from delivery.checker import Span
 from delivery.checker.columns import Base
 from delivery.kafka.port import Bounds
 from delivery.operate.logs import Cluster
+from delivery.operate.lookup import parsed
 from delivery.operate.opening import database_of, name_of
 from delivery.operate.ways import readable_seals
 from delivery.protocol.rest import rest_of
 
-__all__ = ["Reach", "Terms", "begun", "due_of", "seeded", "topics_of"]
+__all__ = ["Offsets", "Reach", "Terms", "begun", "due_of", "offsets_in", "seeded", "topics_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offsets:
+    """Offsets of one partition.
+
+    Attributes:
+        topic: its name, or its identity in hex.
+        partition: of the topic.
+        first, last: both are included; last is None: up to where it is sealed.
+    """
+
+    topic: str
+    partition: int
+    first: int = 0
+    last: int | None = None
+
+    def holds(self, source: Source, names: Mapping[bytes, str]) -> bool:
+        """Tell whether a partition is meant."""
+        topics = (names.get(source.topic), source.topic.hex())
+        return self.topic in topics and self.partition == source.partition
+
+    def __str__(self) -> str:
+        last = "" if self.last is None else self.last
+        return f"{self.topic}/{self.partition}/{self.first}..{last}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,14 +62,37 @@ class Terms:
         window_ms: how long ids that publishers name are held, if a compaction let some go; None:
             none were.
         finished: everything must be sealed and delivered by now.
-        since_ms: only what was sealed at this time or later is proved, on the word of the catalog
-            for what was before; None: everything.
+        since_ms, until_ms: only what was sealed at this time or later, and before that one, is
+            proved, on the word of the catalog for what was before and after; None: everything.
+        offsets: only the seals that read these are.
     """
 
     ways: Mapping[str, str] = field(default_factory=dict)
     window_ms: int | None = None
     finished: bool = False
     since_ms: int | None = None
+    until_ms: int | None = None
+    offsets: tuple[Offsets, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse ranges that hold nothing, or that nobody can mean."""
+        since_ms, until_ms = self.since_ms, self.until_ms
+        if since_ms is not None and until_ms is not None and since_ms >= until_ms:
+            raise _no_range("it begins when it has ended, or later: begin it before its end")
+        if self.offsets and (since_ms is not None or until_ms is not None):
+            raise _no_range("it is of time and of offsets: say one of them")
+        if self.finished and (
+            until_ms is not None or any(o.last is not None for o in self.offsets)
+        ):
+            raise _no_range(
+                "it has an end, and what comes later is not looked at, so that nobody can say "
+                "whether everything is finished: leave the end out, or do not ask for that"
+            )
+
+    @property
+    def ranged(self) -> bool:
+        """Whether not everything is asked about."""
+        return self.since_ms is not None or self.until_ms is not None or bool(self.offsets)
 
     def way_of(self, lane: str) -> str | None:
         """Return what is said of a lane's stage."""
@@ -51,6 +101,38 @@ class Terms:
             if stage in self.ways:
                 return self.ways[stage]
         return None
+
+
+def offsets_in(text: str) -> Offsets:
+    """Return offsets from "topic/partition/first..last", both included; either may be left out.
+
+    Raises:
+        InvalidUsage: it says something else, or holds no offset.
+    """
+    place, dots, last = text.rpartition("..")
+    if not dots or not (last.isdecimal() or not last):
+        raise _no_offsets(text)
+    try:
+        topic, partition, first = parsed(f"{place}0" if place.endswith("/") else place)
+    except InvalidUsage as error:
+        raise _no_offsets(text) from error
+    found = Offsets(topic=topic, partition=partition, first=first, last=int(last) if last else None)
+    if found.last is not None and found.last < found.first:
+        raise _no_offsets(text)
+    return found
+
+
+def _no_offsets(text: str) -> InvalidUsage:
+    return InvalidUsage(
+        "audit offsets",
+        repr(text),
+        "nothing was read: write topic/partition/FROM..TO, like orders/0/17..42, the last one "
+        "included; leave FROM or TO out for the first or the last one that is sealed",
+    )
+
+
+def _no_range(why: str) -> InvalidUsage:
+    return InvalidUsage("audit a range", "the range", f"{why}; nothing was read")
 
 
 def due_of(row: LaneRow | None) -> Frontier | None:
@@ -78,7 +160,12 @@ class Reach:
         return self._bounds[topic]
 
     def why_not(
-        self, lane: str, row: LaneRow, base: Base | None, positions: Mapping[Source, int]
+        self,
+        lane: str,
+        row: LaneRow,
+        base: Base | None,
+        positions: Mapping[Source, int],
+        span: Span | None = None,
     ) -> str | None:
         """Say why a lane cannot be proved; None: everything that it takes is there.
 
@@ -87,6 +174,7 @@ class Reach:
             row: its row.
             base: what is proved of it already.
             positions: up to where its topics were read for that.
+            span: the seals in question; None: all.
         """
         database = database_of(row.head)
         if database is not None:
@@ -99,14 +187,20 @@ class Reach:
                 f"there is no topic {words} of the identity it knows: it was deleted, or the sink is "
                 "none of this Kafka"
             )
-        return next(self._gone(lane, row, base, positions), None)
+        end = span.end if span is not None else row.head.frontier
+        return next(self._gone(lane, row, base, positions, end), None)
 
     def _gone(
-        self, lane: str, row: LaneRow, base: Base | None, positions: Mapping[Source, int]
+        self,
+        lane: str,
+        row: LaneRow,
+        base: Base | None,
+        positions: Mapping[Source, int],
+        ends: Frontier,
     ) -> Iterator[str]:
         made = begun(self._catalog, lane, row)
         names = self._cluster.names()
-        for source, end in row.head.frontier:
+        for source, end in ends:
             low = self.bounds(source.topic).low.at(source) or 0
             start = (made.start.at(source) if made is not None else None) or 0
             if base is not None:

@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from dedup.model import Seal
 from delivery.kafka.port import Client, Topic
 from delivery.operate.logs import Cluster
 from delivery.operate.places import is_remade
+from delivery.operate.reporting import Report, silent
 from delivery.outputs import decode_outputs
 
 __all__ = ["LaneWindow", "Window", "replay", "surveyed"]
@@ -107,7 +108,7 @@ def replay(
     client: Client,
     found: Sequence[LaneWindow],
     to: str | None,
-    report: Callable[[str], None] = lambda _: None,
+    report: Report = silent,
 ) -> None:
     """Send what a survey found, lane by lane and seal by seal, in the order it was sealed.
 
@@ -123,6 +124,7 @@ def replay(
         Corrupt: what is stored is damaged; all before it was sent.
     """
     cluster = Cluster(client)
+    total, done = sum(one.records for one in found), 0
     producer = client.producer()
     try:
         for one in found:
@@ -131,7 +133,9 @@ def replay(
             for emissions, seal in _stored(catalog, one):
                 producer.emit(topics, emissions)
                 one.sent += len(emissions)
-                report(f"{one.lane}: seal {seal.ref.seq}, {one.sent} of {one.records} records sent")
+                done += len(emissions)
+                words = f"{one.lane}: seal {seal.ref.seq}, {one.sent} of {one.records} records sent"
+                report(words, done, total)
     finally:
         producer.close()
 

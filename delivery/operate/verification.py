@@ -12,7 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ from delivery.checker.listed import read_list
 from delivery.checker.rows import Book, check_chain, read_head, read_lane
 from delivery.checker.world import World
 from delivery.operate.opening import database_of
+from delivery.operate.reporting import Report, silent
 from delivery.operate.snapshot import Reading, Snapshot
 
 __all__ = ["Verified", "finding_document", "verified", "verify"]
@@ -87,7 +88,7 @@ def finding_document(finding: Finding) -> dict[str, str]:
 def verify(
     store: Store,
     lanes: Iterable[str],
-    report: Callable[[str], None] = lambda _: None,
+    report: Report = silent,
     *,
     window_ms: int | None = None,
 ) -> Verified:
@@ -105,8 +106,9 @@ def verify(
     """
     findings: list[Finding] = []
     total, ids, count = Reading(), 0, 0
+    lanes = list(lanes)
     for lane in lanes:
-        report(f"verify {lane}")
+        report(f"verify {lane}", count, len(lanes))
         found, reading, held = _settled(store, lane, window_ms)
         findings += found
         total.entries += reading.entries

@@ -9,13 +9,14 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from dedup.catalog.catalog import Catalog
 from delivery.kafka.port import Client
 from delivery.operate.logs import Cluster
+from delivery.operate.reporting import Report, silent
 from delivery.watch.advice import Advice, advise
 from delivery.watch.distances import Distances, distances
 from delivery.watch.filters import Health, filters
@@ -51,7 +52,7 @@ def observe(
     *,
     since_ms: int = 0,
     home: Path | None = None,
-    report: Callable[[str], None] = lambda _: None,
+    report: Report = silent,
 ) -> Observed:
     """Look at everything.
 

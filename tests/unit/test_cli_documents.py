@@ -16,7 +16,7 @@ from dedup.errors import Unavailable
 from delivery.checker import Kind
 from delivery.header import NAME, decode_header
 from delivery.operate.repair import found
-from tests.unit.house import House
+from tests.unit.house import LANE, House
 from tests.unit.memory_kafka import MemoryClient
 from tests.unit.operate_kit import called, chained, document, housed
 from tests.unit.test_auditing import DAMAGE
@@ -239,3 +239,55 @@ def test_every_key_of_a_maker_is_documented(tmp_path: Path) -> None:
         found = document("catalog", "lookup", house.store.url, "--id", header.id.hex())
         assert found["makers"]
         assert undocumented("catalog lookup", found) == set()
+
+
+def test_every_key_of_an_audit_of_a_range_is_documented(kafka: House) -> None:
+    asked = ("audit", kafka.store.url, "--kafka", "here:1")
+    found = document(*asked, "--offsets", "in/0/10..19")
+    assert (found["verdict"], found["inputs"], list(found["proved"])) == ("exact", 10, [LANE])
+    assert found["ranges"] == [
+        {
+            "lane": LANE,
+            "first": 3,
+            "last": 4,
+            "offsets": [{"topic": "in", "partition": 0, "start": 10, "end": 20}],
+        }
+    ]
+    assert undocumented("audit", found) == set()
+    assert document(*asked)["ranges"] == []
+    said = called(*asked, "--offsets", "in/0/10..19").stdout
+    assert f"{LANE}: seals 3..4, in/0 from 10 to below 20\n" in said
+    assert "exact: in this range every input has one effect" in said
+
+
+def test_an_audit_of_a_time_has_two_ends(kafka: House) -> None:
+    """All of the house was sealed in 2023."""
+    asked = ("audit", kafka.store.url, "--kafka", "here:1")
+    found = document(*asked, "--until", "1d")
+    assert (found["verdict"], found["ranges"][0]["last"]) == ("exact", 6)
+    found = document(*asked, "--since", "2d", "--until", "1d")
+    assert (found["verdict"], found["inputs"]) == ("exact", 0)
+    assert {one["last"] for one in found["ranges"]} == {None}
+    assert f"{LANE}: no seals\n" in called(*asked, "--since", "1d").stdout
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--state", "x", "--until", "1h"), "--state --until"),
+        (("--state", "x", "--offsets", "in/0/1..2"), "--state --offsets"),
+        (("--follow", "--until", "1h"), "leave its end or --follow out"),
+        (("--follow", "--offsets", "in/0/1..2"), "leave its end or --follow out"),
+        (("--since", "1h", "--until", "2h"), "begins when it has ended"),
+        (("--since", "1h", "--offsets", "in/0/1..2"), "of time and of offsets"),
+        (("--until", "1h", "--finished"), "leave the end out"),
+        (("--offsets", "in/0/2..1"), "orders/0/17..42"),
+        (("--offsets", "out/3/1..2"), "no lane in question reads it"),
+    ],
+)
+def test_ranges_that_mean_nothing_are_refused(
+    kafka: House, more: tuple[str, ...], said: str
+) -> None:
+    error = called("audit", kafka.store.url, "--kafka", "here:1", *more, code=2).stderr
+    assert said in error
+    assert "nothing was" in error

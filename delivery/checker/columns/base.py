@@ -75,12 +75,13 @@ class Decided:
                 self.add(ids_of(part), part)
         raise_first(quiet)
 
-    def of_list(self, ground: Ground, book: Book) -> None:
-        """Take in what the segment list holds."""
+    def of_list(self, ground: Ground, book: Book, upto: int | None = None) -> None:
+        """Take in what the segment list holds, up to one of the seals if it is named."""
         quiet = Findings()
         listed = read_list(World(ground.world.evidence, quiet), book)
         raise_first(quiet)
-        for part, ids, _ in listed_parts(ground.world.evidence.store, book, listed.slots):
+        store = ground.world.evidence.store
+        for part, ids, _ in listed_parts(store, book, listed.slots, upto):
             self.add(ids, part)
 
     @property

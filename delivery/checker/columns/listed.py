@@ -117,18 +117,29 @@ def listed_ids(store: Store, book: Book, slots: tuple[Slot, ...]) -> tuple[Words
 
 
 def listed_parts(
-    store: Store, book: Book, slots: tuple[Slot, ...]
+    store: Store, book: Book, slots: tuple[Slot, ...], upto: int | None = None
 ) -> Iterator[tuple[Part, Words, Ints]]:
-    """Yield the listed parts, of each the ids that count and the seals they came from."""
+    """Yield the listed parts, of each the ids that count and the seals they came from.
+
+    Args:
+        store: where they are.
+        book: the lane.
+        slots: those that are listed.
+        upto: of later seals none are wanted; None: of none that is in question.
+    """
     quiet, head = Findings(), book.head
+    if upto is None and book.cut:
+        upto = head.ref.seq
+    last = head.ref.seq if upto is None else upto
     for slot, part in read_listed(store, slots, quiet):
         found = ids_of(part)
         if not part.origins:
+            if upto is not None and slot.seq > upto:
+                continue
             yield part, found, np.full(len(found), SEEDS if slot.seq == SEEDS else OLD)
             continue
         kept = [
-            seq <= head.ref.seq and owner(head, seq) == incarnation
-            for incarnation, seq in part.origins
+            seq <= last and owner(head, seq) == incarnation for incarnation, seq in part.origins
         ]
         origins = np.array([seq for _, seq in part.origins], dtype=np.int64)[part.indexes()]
         mask = np.array(kept, dtype=np.bool_)[part.indexes()]

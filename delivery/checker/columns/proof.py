@@ -24,9 +24,9 @@ from delivery.checker.columns.listed import ids_of
 from delivery.checker.columns.same import Ints, among, firsts
 from delivery.checker.columns.sink import prove_sink
 from delivery.checker.evidence import Finding, Findings, Kind, LaneInput
-from delivery.checker.inputs import Ledger
 from delivery.checker.prove import check_finished
-from delivery.checker.rows import Book, check_chain, read_lane
+from delivery.checker.reads import check_read_seqs
+from delivery.checker.rows import Book, check_chain, leave_believed, read_lane, read_span
 from delivery.checker.world import World
 
 __all__ = ["Bucket", "Doubt", "Proof", "check_senders", "digests_of", "prove"]
@@ -87,22 +87,23 @@ def prove(
     """
     store = ground.world.evidence.store
     quiet = Findings()
-    first = base.ref.seq if base is not None else 0
-    book = read_lane(store, lane, quiet, first)
+    if asked.span is not None:
+        book = read_span(store, lane, asked.span, quiet)
+    else:
+        book = read_lane(store, lane, quiet, base.ref.seq if base is not None else 0)
     if book is None:
         raise Doubt(None, "head row", "it cannot be read")
     if base is not None:
         _follows(book, base)
     check_chain(book, quiet)
     if base is not None:
-        book.seals.pop(base.ref.seq, None)
-        book.first = max(book.first, base.ref.seq + 1)
+        leave_believed(book, base.ref.seq)
     if quiet.found:
         one = quiet.found[0]
         raise Doubt(one.kind, one.subject, one.text)
     inputs = prove_inputs(ground, book, asked, base)
-    _check_reads(ground, book, asked, base)
-    sent = prove_sink(ground, book, inputs, base)
+    _check_reads(ground, book, base)
+    sent = prove_sink(ground, book, inputs, base, asked.span)
     late = Findings()
     if finished:
         check_finished(World(ground.world.evidence, late), book, asked.due)
@@ -209,9 +210,9 @@ def _running(highest: dict[int, int]) -> tuple[list[int], list[int]]:
     return seqs, np.maximum.accumulate([highest[seq] for seq in seqs]).tolist()
 
 
-def _check_reads(ground: Ground, book: Book, asked: LaneInput, base: Base | None) -> None:
+def _check_reads(ground: Ground, book: Book, base: Base | None) -> None:
     world = _Firsts(ground.world.evidence, Findings(), ground=ground, base=base)
-    Ledger(world, book, asked).check_read_seqs()
+    check_read_seqs(world, book)
     if world.findings.found:
         one = world.findings.found[0]
         raise Doubt(one.kind, one.subject, one.text)

@@ -234,7 +234,7 @@ def sealed_of(book: Book, sent: Sent) -> Words:
 
 def sent_by(ground: Ground, book: Book) -> Sent:
     """Return the records in this lane's topics that name it, and a seal of its history."""
-    parts, head = [], book.head
+    parts, head = [], book.latest
     mine = [
         place
         for place in ground.senders(book.name).tolist()

@@ -29,14 +29,16 @@ from delivery.checker.columns.same import (
     matches,
 )
 from delivery.checker.columns.sent import Sent, by_topic, joined, promises, sealed_of, sent_by
-from delivery.checker.evidence import Kind
+from delivery.checker.evidence import Kind, Span
 from delivery.checker.rows import Book, kept_until, owner
 from delivery.header import NO_PARENT
 
 __all__ = ["prove_sink"]
 
 
-def prove_sink(ground: Ground, book: Book, inputs: Inputs, base: Base | None) -> Sent:
+def prove_sink(
+    ground: Ground, book: Book, inputs: Inputs, base: Base | None, span: Span | None = None
+) -> Sent:
     """Return each record that the lane sent and that is not of the base, once.
 
     Raises:
@@ -46,7 +48,7 @@ def prove_sink(ground: Ground, book: Book, inputs: Inputs, base: Base | None) ->
     _check_promises(ground, book, inputs, stored_rows)
     sent = sent_by(ground, book)
     _check_marks(ground, book)
-    sent = _beyond(book, sent, base)
+    sent = _beyond(book, sent, base) if span is None else _asked(book, sent, span)
     promised = _held_to_rows(book, sent, stored_rows, gone)
     _held_to_attempts(book, inputs, sent.rows(~promised), gone)
     _check_remade(book, inputs, sent.rows(~promised), gone, recipes)
@@ -93,7 +95,7 @@ def _check_parents(inputs: Inputs, rows: Sent) -> None:
 
 def _check_marks(ground: Ground, book: Book) -> None:
     """Hold the marks of this lane in its topics against its history."""
-    head = book.head
+    head = book.latest
     met: set[int] = set()
     for topic in dict.fromkeys(head.writes):
         for column in ground.partitions(topic):
@@ -113,8 +115,6 @@ def _beyond(book: Book, sent: Sent, base: Base | None) -> Sent:
     """Return what was not proved before; of what was, every copy must be the same again."""
     if base is None:
         return sent
-    if base.trusted:
-        return sent.rows(sent.seqs > base.ref.seq)
     old = sent.rows(sent.seqs <= base.ref.seq)
     if not len(old):
         return sent
@@ -130,6 +130,21 @@ def _beyond(book: Book, sent: Sent, base: Base | None) -> Sent:
         subject = f"record at {(int(old.partitions[at]), int(old.offsets[at]))}"
         raise Doubt(Kind.PAYLOAD, subject, f"seal {int(old.seqs[at])}, which was proved before")
     return sent.rows(sent.seqs > base.ref.seq)
+
+
+def _asked(book: Book, sent: Sent, span: Span) -> Sent:
+    """Return what is of the seals in question; what was made of their inputs must be."""
+    mine = (sent.seqs >= span.first) & (sent.seqs <= span.last)
+    if len({source.topic for source, _ in book.latest.frontier}) == 1:
+        for source, end in span.end:
+            at, offsets = sent.parents
+            inside = (at == source.partition) & (offsets >= (span.start.at(source) or 0))
+            wrong = np.flatnonzero(inside & (offsets < end) & ~mine)
+            if len(wrong):
+                one = int(wrong[0])
+                subject = f"input {(source.partition, int(offsets[one]))}"
+                raise Doubt(Kind.TWO_VERSIONS, subject, f"seal {int(sent.seqs[one])}")
+    return sent.rows(mine)
 
 
 def _unknown(base: Base, old: Sent) -> Mask:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -98,10 +99,11 @@ def command(
         where = catalog.store.url
         lanes = chosen(catalog, stage)
         held = windows(lanes, stages, asked) if pipeline else dict.fromkeys(lanes, rules.window_ms)
-        for lane, window_ms in held.items():
+        for done, (lane, window_ms) in enumerate(held.items()):
             own = replace(rules, window_ms=window_ms)
             now_ms = time.time_ns() // 1_000_000
-            found.append(tidy(catalog, lane, own, now_ms, perform=yes, report=out.step))
+            report = partial(out.step, done=done, total=len(held))
+            found.append(tidy(catalog, lane, own, now_ms, perform=yes, report=report))
     lines = [line for one in found for line in _lane(one)]
     if window is not None and pipeline is None and found:
         lines.append(

@@ -53,7 +53,7 @@ def command(
         for one in inspect(catalog, names, time.time_ns() // 1_000_000):
             found.append(one)
             if len(names) > 1:
-                out.step(f"read {len(found)} of {len(names)} lanes")
+                out.step(f"read {len(found)} of {len(names)} lanes", len(found), len(names))
         where = catalog.store.url
         # As stages that are told nothing find it.
         own = home_of(None if home is None else str(home))

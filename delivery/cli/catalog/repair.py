@@ -97,14 +97,15 @@ def _host(out: Output, url: str, home: Path, stage: str | None, *, yes: bool) ->
     rebuilt: list[str] = []
     with opened(url) as catalog:
         where, place = catalog.store.url, Home(home)
-        found = []
-        for lane in chosen(catalog, stage):
-            out.step(f"examine {lane}")
+        found: list[Examined] = []
+        lanes = chosen(catalog, stage)
+        for lane in lanes:
+            out.step(f"examine {lane}", len(found), len(lanes))
             found.append(examine(catalog, place, lane))
         bad = [one for one in found if one.repairable]
-        after = []
+        after: list[Examined] = []
         for one in bad if yes else ():
-            out.step(f"rebuild {one.lane}")
+            out.step(f"rebuild {one.lane}", len(after), len(bad))
             after.append(rebuild(catalog, place, one))
             rebuilt.append(one.lane)
     lines = [_host_line(one) for one in found]

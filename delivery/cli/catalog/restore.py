@@ -34,7 +34,7 @@ def command(out: Output, *, file: Path, url: str, yes: bool) -> None:
     """
     from delivery.operate.keeping import restore  # noqa: PLC0415  keeps --help light
 
-    found = restore(file, url, perform=yes)
+    found = restore(file, url, out.step, perform=yes)
     lines = [f"{lane}: seq {number(seq)}" for lane, seq in found.lanes.items()]
     if yes:
         lines.append(f"restored {len(found.lanes)} lanes; {_MEANING}")

@@ -38,6 +38,7 @@ from delivery.operate.migration.places import (
     row_of,
     step_of,
 )
+from delivery.operate.reporting import Report, silent
 from delivery.operate.verification import verify
 from delivery.protocol.rest import Kind, Rest
 
@@ -86,9 +87,7 @@ class Migrated:
         }
 
 
-def survey(
-    source: Catalog, target: Catalog | None, to: str, report: Callable[[str], None] = lambda _: None
-) -> Migrated:
+def survey(source: Catalog, target: Catalog | None, to: str, report: Report = silent) -> Migrated:
     """Say what there is to move, and how far it is.
 
     Args:
@@ -105,9 +104,9 @@ def survey(
         strange = [lane for lane in target.lanes() if lane not in lanes]
         if strange:
             raise occupied(target.store.url, strange[0])
-    moves = []
+    moves: list[Move] = []
     for lane in lanes:
-        report(f"look at {lane}")
+        report(f"look at {lane}", len(moves), len(lanes))
         entries, chunks, size = amount(source.store, lane)
         moves.append(
             Move(
@@ -130,7 +129,7 @@ def survey(
 def migrate(
     source: Catalog,
     target: Catalog,
-    report: Callable[[str], None] = lambda _: None,
+    report: Report = silent,
     at: At = lambda _: None,
 ) -> Migrated:
     """Move every lane. The same call again finishes what was killed.
@@ -146,12 +145,12 @@ def migrate(
         _make(source, target, lane)
         at("lane-made")
     still = [lane for lane, step in steps.items() if step in _OPEN]
-    for lane in still:
-        report(f"copy {lane}")
+    for done, lane in enumerate(still):
+        report(f"copy {lane}", done, 2 * len(still))
         copy(source.store, target.store, lane)
         at("lane-copied")
-    for lane in still:
-        report(f"check {lane}")
+    for done, lane in enumerate(still, len(still)):
+        report(f"check {lane}", done, 2 * len(still))
         compare(source.store, target.store, lane)
         _verify(target, lane)
     at("checked")
