@@ -1,7 +1,8 @@
-"""What documents name: blocks are run or pinned, commands exist with their options."""
+"""What documents and messages name: blocks are run or pinned, commands exist with their options."""
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from collections import Counter
@@ -11,9 +12,13 @@ import click
 
 from delivery.cli import delivery
 from tests.pages import PINNED, ROOT, RUN, WHOLE, every, pages
+from tests.unit.test_docs_failures import said
 
 _INLINE = re.compile(r"`(delivery [^`\n]+)`")
 _SHELL = {"sh", "console", "text"}
+#: Packages that say by which verb they put lanes to rest, and the group that the verb is of. Messages
+#: name it later, in words that fill it in.
+RESTING = {"stage": "delivery/life", "catalog": "delivery/operate/migration"}
 
 
 def shown() -> Iterator[tuple[str, list[str]]]:
@@ -82,6 +87,57 @@ def test_the_targets_that_are_shown_exist():
         for target in re.findall(r"^make ([a-z-]+)", one.text, re.MULTILINE)
     }
     assert {"demo", "test"} <= shown <= targets
+
+
+def resting(package: str) -> set[str]:
+    """Return every verb by which a package puts lanes to rest: what it gives as `verb=`."""
+    found: set[str] = set()
+    for path in (ROOT / package).rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        given = [
+            word.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call)
+            for word in node.keywords
+            if word.arg == "verb"
+        ]
+        given += [
+            node.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "VERB"
+        ]
+        found |= {str(value.value) for value in given if isinstance(value, ast.Constant)}
+    return found
+
+
+def named() -> Iterator[list[str]]:
+    """Yield every command that a string of the code names, with each verb that may be filled in."""
+    for text in said().splitlines():
+        whole = [text] if re.fullmatch(r"delivery( [a-z…-]+)+", text) else []
+        for line in map(words, [*whole, *_INLINE.findall(text)]):
+            if line[1:2] == ["…"] and line[0] in RESTING:
+                yield from (
+                    [line[0], verb, *line[2:]] for verb in sorted(resting(RESTING[line[0]]))
+                )
+            else:
+                yield line
+
+
+def test_messages_name_only_what_exists():
+    found = list(named())
+    assert len(found) > 100
+    assert [(line, why) for line in found if (why := wrong(line))] == []
+    # Nothing else is filled in where a verb stands.
+    assert [
+        line for line in found if line[0] == "…" or (line[0] in RESTING and "…" in line[1:2])
+    ] == []
+
+
+def test_every_verb_that_puts_lanes_to_rest_is_known():
+    assert resting(RESTING["catalog"]) == {"migrate"}
+    (stage,) = [delivery.get_command(click.Context(delivery), "stage")]
+    assert isinstance(stage, click.Group)
+    assert resting(RESTING["stage"]) == set(stage.list_commands(click.Context(stage))) - {"list"}
 
 
 def test_what_does_not_exist_is_noticed():
