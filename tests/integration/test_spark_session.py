@@ -18,6 +18,7 @@ import pytest
 from dedup.errors import InvalidUsage
 from delivery.services.java import find_java
 from delivery.spark import refuse_connect, spark_options, spark_session
+from tests.unit.documented import undocumented
 
 #: Generous: a session takes 6 s on two idle cores, and the machine may be busy.
 SECONDS_MAX = 300.0
@@ -156,6 +157,7 @@ def test_options_printed_as_json_are_the_function_s():
     )
     expected = spark_options() | {"spark.pyspark.python": "/opt/python"}
     assert json.loads(done.stdout) == expected
+    assert undocumented("spark-options", expected) == set()
 
 
 def test_options_that_a_shell_would_take_apart_are_refused():
