@@ -5,8 +5,7 @@ language that one test runs whole (`WHOLE`).
 What it must not know: how any block is run.
 
 Invariants:
-    A pinned block is of no other use than to be read: what runs it would need something that no test
-    may have, and the reason says what.
+    What would run a pinned block needs something that no test may have, and the reason says what.
 """
 
 from __future__ import annotations
@@ -59,7 +58,11 @@ class Pin(NamedTuple):
 
 
 PINNED = [
-    Pin("README.md", "make demo", "a test that runs all tests; tests/integration/test_examples.py"),
+    Pin(
+        "README.md",
+        "make demo",
+        "tests that run all tests; the demo runs in tests/integration/test_examples.py",
+    ),
     Pin("README.md", "orders in  ", "figures of one run, of which each is another"),
     Pin("docs/ARCHITECTURE.md", "topic", "a picture"),
     Pin("docs/bench-peers.md", "make bench-peers", "peers come from a registry, and take minutes"),

@@ -134,14 +134,6 @@ else:
 """
 
 
-def test_the_printed_options_make_a_job_of_ones_own_run(tmp_path):
-    printed = subprocess.run(
-        [BIN / "delivery", "spark-options"], capture_output=True, text=True, check=True
-    )
-    submit = [str(BIN / "spark-submit"), "--master", "local[1,4]", *printed.stdout.split()]
-    assert run(tmp_path, SUBMITTED, submit) == {"master": "local[1,4]", "count": 4}
-
-
 def test_a_job_submitted_without_them_is_told(tmp_path):
     submit = [str(BIN / "spark-submit"), "--master", "local[1,4]"]
     assert "delivery spark-options" in run(tmp_path, SUBMITTED, submit)["refused"]

@@ -57,7 +57,7 @@ def test_the_page_typed_in_from_an_empty_directory(
     for one in page():
         if one.language == "py":
             assert one.title, one.text
-            (here / one.title).write_text(one.text)
+            lines.append(f"cat > {one.title} <<'END OF FILE'\n{one.text}END OF FILE")
         elif one.language == "console":
             make, install = one.text.splitlines()
             assert PROJECT in install
