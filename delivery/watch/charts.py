@@ -28,6 +28,8 @@ _ACROSS, _DOWN = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
 _STEPS = 3
 #: Characters of a label beside a bar.
 _LABEL_MAX = 24
+#: How far a bar that lies is below the one before it.
+_ROW = 20
 
 Series = Sequence[tuple[str, Sequence[float]]]
 Words = Callable[[float], str]
@@ -101,27 +103,50 @@ def stacks(title: str, said: str, axis: Axis, series: Series, words: Words = sho
     return figure(title, said, _svg(title, said, body), [name for name, _ in series])
 
 
-def bars(title: str, said: str, values: Sequence[tuple[str, float]], words: Words = short) -> str:
-    """Return a chart of bars that lie, each with its label and its value."""
-    most = max((value for _, value in values), default=0) or 1
-    row = 20
-    height = max(row, row * len(values))
+def bars(
+    title: str,
+    said: str,
+    values: Sequence[tuple[str, float]],
+    words: Words = short,
+    limits: Sequence[float] = (),
+) -> str:
+    """Return a chart of bars that lie, each with its label and its value.
+
+    Args:
+        title: what is charted.
+        said: what it shows, in words.
+        values: labels, and what their bars are as long as.
+        words: how a value is said.
+        limits: of each bar what it is measured against, a line across it; empty: nothing.
+    """
+    most = max((*(value for _, value in values), *limits), default=0) or 1
+    height = max(_ROW, _ROW * len(values))
     longest = max((len(_cut(label)) for label, _ in values), default=0)
     left = min(170, 14 + 6.4 * longest)
     room = WIDTH - left - 52
     body = []
     for number, (label, value) in enumerate(values):
-        y = number * row
-        width = value / most * room
+        y = number * _ROW
+        ends = [value / most * room]
+        told = f"{label}: {words(value)}"
+        if limits:
+            ends.append(limits[number] / most * room)
+            told += f" of {words(limits[number])}"
         body.append(
-            f"<g><title>{escape(f'{label}: {words(value)}')}</title>"
+            f"<g><title>{escape(told)}</title>"
             f'<text class="label" x="{left - 6:.0f}" y="{y + 14}" text-anchor="end">'
             f"{escape(_cut(label))}</text>"
-            f'<rect class="bar c0" x="{left:.0f}" y="{y + 4}" width="{max(width, 1 if value else 0):.1f}" '
-            f'height="{row - 8}" rx="2"/>'
-            f'<text class="label" x="{left + width + 5:.1f}" y="{y + 14}">{escape(words(value))}</text></g>'
+            f'<rect class="bar c0" x="{left:.0f}" y="{y + 4}" '
+            f'width="{max(ends[0], 1 if value else 0):.1f}" height="{_ROW - 8}" rx="2"/>'
+            f"{_limit(left + ends[1], y) if limits else ''}"
+            f'<text class="label" x="{left + max(ends) + 5:.1f}" y="{y + 14}">{escape(words(value))}</text></g>'
         )
     return figure(title, said, _svg(title, said, body, height), [])
+
+
+def _limit(x: float, y: float) -> str:
+    """Return a line across a bar."""
+    return f'<line class="limit" x1="{x:.1f}" x2="{x:.1f}" y1="{y + 1}" y2="{y + _ROW - 1}"/>'
 
 
 def figure(title: str, said: str, inside: str, legend: Iterable[str]) -> str:

@@ -12,12 +12,13 @@ Invariants:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
 
 from delivery.watch.charts import Axis, bars, figure, lines, short, stacks
 from delivery.watch.distances import LABELS, Distances
+from delivery.watch.filters import Health
 from delivery.watch.guarantee import StageGuarantee
 from delivery.watch.history import SLICES, History, StageHistory
 from delivery.watch.kills import Kill
@@ -27,7 +28,7 @@ from delivery.watch.style import SHEET
 
 __all__ = ["page"]
 
-#: Lanes that a chart shows, those that read most.
+#: Lanes that a chart shows, those that read most; stages and filters that one shows, the worst.
 LANES_MAX = 12
 #: Kills that are listed, the latest; charts show all of them.
 KILLS_MAX = 40
@@ -121,8 +122,36 @@ def _now(seen: Observed) -> str:
     listed = f'<ul class="plain">{reasons}</ul>' if reasons else ""
     return (
         f'<h2 id="now">Now</h2><div class="box"><div class="scroll">{_table(titles, rows, 2)}</div>'
-        f"<p>{escape(said)}</p>{listed}</div>"
+        f"<p>{escape(said)}</p>{listed}</div>{_lag(seen.lag.stages)}"
     )
+
+
+def _lag(stages: Sequence[StageLag]) -> str:
+    if not stages:
+        return ""
+    age = (
+        "Of each stage the oldest record that it has not sealed, or seal that is not acknowledged."
+    )
+    behind = "Records, by offsets, that no seal of the stage covers."
+    cards = (
+        _by_stage("The oldest that waits", age, [(one.name, one.late_ms) for one in stages], _aged),
+        _by_stage("Records behind", behind, [(one.name, one.behind) for one in stages], short),
+    )
+    return f'<div class="cards below">{"".join(cards)}</div>'
+
+
+def _by_stage(
+    title: str, said: str, found: Sequence[tuple[str, int | None]], words: Callable[[float], str]
+) -> str:
+    known = [(name, float(value)) for name, value in found if value is not None]
+    worst = sorted(known, key=lambda one: -one[1])[:LANES_MAX]
+    if unknown := len(found) - len(known):
+        said += f" Stages of which it is not known: {unknown:,}."
+    if left := len(known) - len(worst):
+        said += f" Stages that are less far behind, and left out: {left:,}."
+    # In the order of the flow.
+    shown = [one for one in known if one in worst]
+    return bars(title, said, shown, words) if shown else figure(title, said, "", [])
 
 
 def _now_row(one: StageLag, judged: StageGuarantee, now_ms: int) -> list[str]:
@@ -259,8 +288,21 @@ def _filters(seen: Observed) -> str:
     ]
     return (
         '<h2 id="filters">Filters of this host</h2><div class="box"><div class="scroll">'
-        f"{_table(titles, rows, 2)}</div></div>"
+        f'{_table(titles, rows, 2)}</div></div><div class="cards below">{_rates(seen.filters)}</div>'
     )
+
+
+def _rates(filters: Sequence[Health]) -> str:
+    """Return a chart of the worst filter that a lane has for each kind of ids."""
+    worst: dict[str, Health] = {}
+    for one in sorted(filters, key=lambda one: one.rate / one.target):
+        worst[f"{one.lane}, {one.origin}"] = one
+    shown = sorted(worst.items(), key=lambda one: -one[1].rate / one[1].target)[:LANES_MAX]
+    said = "To be expected of the fullest filter of each lane; the line is the rate that was asked for."
+    if left := len(worst) - len(shown):
+        said += f" Further below theirs, and left out: {left:,}."
+    values = [(name, one.rate) for name, one in shown]
+    return bars("False hits", said, values, _share, [one.target for _, one in shown])
 
 
 def _foot(seen: Observed) -> str:
@@ -299,6 +341,14 @@ def _ago(milliseconds: int | None) -> str:
         if milliseconds >= 2 * length:
             return f"{milliseconds // length} {unit}"
     return f"{milliseconds / 1000:.1f} s" if milliseconds else "0"
+
+
+def _aged(milliseconds: float) -> str:
+    return _ago(round(milliseconds))
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.2g}%"
 
 
 def _seconds(value: float) -> str:

@@ -29,6 +29,7 @@ p{margin:.4rem 0}.soft,figcaption{color:var(--soft);font-size:.85rem}
 code{font:0.9em ui-monospace,"DejaVu Sans Mono",monospace;overflow-wrap:anywhere}
 .tiles,.cards{display:grid;gap:.9rem;grid-template-columns:repeat(auto-fit,minmax(min(100%,10rem),1fr))}
 .cards{grid-template-columns:repeat(auto-fill,minmax(min(100%,22rem),1fr))}
+.below{margin:.9rem 0}
 .tile,figure,.box{background:var(--card);border:1px solid var(--rule);border-radius:.6rem;
 padding:.8rem .95rem;margin:0}
 .tile b{display:block;font-size:clamp(1.05rem,4.2vw,1.35rem);font-variant-numeric:tabular-nums;overflow-wrap:anywhere}
@@ -42,6 +43,7 @@ td.n,th.n{text-align:right}
 svg{display:block;width:100%;height:auto;overflow:visible}
 .grid{stroke:var(--rule);stroke-width:1}
 .mark{stroke:var(--bad);stroke-width:1.5;stroke-dasharray:3 3}
+.limit{stroke:var(--ink);stroke-width:2}
 .tick,.label{fill:var(--soft);font-size:10.5px}.label{font-size:11px;fill:var(--ink)}
 .line{fill:none;stroke:currentColor;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}
 .spot{stroke-width:4}

@@ -17,6 +17,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from dataclasses import replace
 from html import unescape
 from itertools import product
 from pathlib import Path
@@ -26,7 +28,7 @@ from dedup.catalog.memory import MemoryStore
 from delivery.watch.kills import Kill
 from delivery.watch.page import page
 from tests.unit.house import House
-from tests.unit.watch_kit import busy, observed
+from tests.unit.watch_kit import busy, indexed, observed
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 PACKAGE = "chromium-headless-shell"
@@ -132,17 +134,29 @@ def faults(found: dict[str, Any], scheme: str, figures: int) -> list[str]:
     return wrong
 
 
-def main() -> int:
-    """Draw, measure, say what is wrong."""
-    command = browser()
+def shown() -> str:
+    """Return a page on which there is something to see in every part."""
     house = House(MemoryStore())
     busy(house)
     house.write("late", timestamp_ms=house.now - 200_000)
-    seen = observed(house)
+    with tempfile.TemporaryDirectory() as home:
+        indexed(house, Path(home))
+        seen = observed(house, home=Path(home))
+    # Beside those of this house one that is too full, and one with a name that has no room.
+    (fine,) = seen.filters
+    full = replace(fine, lane="shop/ship/0", origin="internal", rate=0.0031, saturated=True)
+    long = replace(fine, lane="warehouse/reconciliation/orders.confirmed-11", rate=0.0009)
+    seen = replace(seen, filters=(fine, full, long))
     began, span = seen.history.since_ms, seen.history.until_ms - seen.history.since_ms
-    text = page(
+    return page(
         seen, [Kill(began + span * at // 5, "the job with all below it") for at in range(1, 5)]
     )
+
+
+def main() -> int:
+    """Draw, measure, say what is wrong."""
+    command = browser()
+    text = shown()
     figures = text.count("<figure>")
     PLACE.mkdir(parents=True, exist_ok=True)
     shipped, probed = PLACE / "report.html", PLACE / "probed.html"

@@ -113,11 +113,11 @@ class Shop:
         for name in (self.orders, self.priced, self.shipped):
             self.client.create(name, TopicSettings(partitions=PARTITIONS))
 
-    def publish(self, *numbers: int) -> None:
+    def publish(self, *numbers: int, key: bytes | None = None) -> None:
         """Write orders; an order always goes to the same partition, as a keyed publisher's does."""
         topic = self.client.describe([self.orders])[self.orders]
         rows = [
-            Sent(n % PARTITIONS, None, json.dumps({"n": n}).encode(), (("id", b"order-%d" % n),))
+            Sent(n % PARTITIONS, key, json.dumps({"n": n}).encode(), (("id", b"order-%d" % n),))
             for n in numbers
         ]
         with closing(self.client.producer()) as producer:

@@ -15,6 +15,7 @@ from delivery.kafka.opening import open_client
 from delivery.kafka.port import TopicSettings
 from delivery.services.kafka import Kafka
 from tests.integration.kafka_kit import Sent, emissions
+from tests.unit.documented import undocumented
 from tests.unit.operate_kit import called
 
 JOB = Path(__file__).parent / "chaos_job.py"
@@ -68,6 +69,7 @@ def test_a_job_that_is_killed_again_and_again_stays_exact(
             publishing.join()
     found = json.loads(result.stdout)
     assert found["verdict"] == "exact", log.read_text()
+    assert undocumented("chaos", found, "audit") == set()
     assert sum(one["killed"] for one in found["kills"]) == 5
     assert len({one["at_ms"] for one in found["died"]}) == 5
     assert found["starts"] > 1

@@ -28,6 +28,7 @@ from delivery.services.instance import Instance, Request
 from delivery.services.node import Health
 from delivery.services.process import Process
 from tests.servers import connected
+from tests.unit.documented import undocumented
 
 ANSWER_SECONDS = 30
 COMMAND_SECONDS = 300
@@ -118,6 +119,7 @@ def test_an_instance_from_up_to_down(cli: Cli) -> None:
     """One long story, because each step costs a start of real servers."""
     code, up = cli.run("up")
     assert code == 0
+    assert undocumented("up", up) == set()
     assert up["changed"] is True
     assert all(node["seconds"] > 0 for node in up["nodes"])
     assert cli.health() == {"kafka-1": "running", "cassandra-1": "running"}
@@ -144,6 +146,7 @@ def test_an_instance_from_up_to_down(cli: Cli) -> None:
     kill(cli, "cassandra-1")
     code, status = cli.run("status")
     assert code == 3
+    assert undocumented("status", status) == set()
     assert [n["health"] for n in status["nodes"]] == ["dead", "dead"]
     assert "ended with signal 9" in status["nodes"][0]["detail"]
 
@@ -154,14 +157,17 @@ def test_an_instance_from_up_to_down(cli: Cli) -> None:
     assert ask(node, "SELECT head FROM shop.seals WHERE lane = 'a'") == [["first"]]
 
     code, doctor = cli.run("doctor")
+    assert undocumented("doctor", doctor) == set()
     found = {finding["check"]: finding["found"] for finding in doctor["findings"]}
     assert found["commitlog_sync"] == "batch"
     assert found["paxos_variant"] == "v2"
     code, logs = cli.run("logs", "cassandra-1", "--lines", "3")
     assert code == 0
+    assert undocumented("logs", logs) == set()
     assert len(logs["nodes"]["cassandra-1"]) == 3
 
     code, down = cli.run("down")
+    assert undocumented("down", down) == set()
     assert (code, down["stopped"]) == (0, ["kafka-1", "cassandra-1"])
     assert cli.health() == {"kafka-1": "stopped", "cassandra-1": "stopped"}
     assert cli.run("down")[1]["stopped"] == []

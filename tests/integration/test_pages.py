@@ -7,10 +7,8 @@ catalog follow. Of what a page shows only addresses are others, and what runs fo
 
 from __future__ import annotations
 
-import re
 import sqlite3
 import subprocess
-import textwrap
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -22,43 +20,14 @@ import pyarrow.parquet as pq
 from delivery import Delivery
 from delivery.kafka.opening import open_client
 from delivery.kafka.port import TopicSettings
+from delivery.services.cassandra import Cassandra
 from delivery.services.kafka import Kafka
 from tests.integration.test_spark_session import environment, run
-
-ROOT = Path(__file__).resolve().parents[2]
-HOW_TO = "docs/how-to"
-#: Pages whose `py` blocks run here; those of the tutorial run in test_tutorial.py.
-RUN = {
-    "README.md": 2,
-    "docs/switching-on.md": 2,
-    f"{HOW_TO}/add-a-receiver.md": 2,
-    f"{HOW_TO}/from-sqlite-to-cassandra.md": 1,
-    f"{HOW_TO}/wrap-an-existing-job.md": 1,
-    "docs/tutorial.md": 3,
-}
-#: Compiled only, in tests/unit/test_docs_commands.py: they take the place of functions in the block
-#: above them, which runs, and need what the project does not: a schema registry with its client, and
-#: a module that protoc makes.
-COMPILED = {f"{HOW_TO}/avro-and-protobuf.md": 2}
+from tests.pages import HOW_TO, blocks
+from tests.servers import connected
 
 OLD, NEW = 20, 30
 SECONDS_MAX = 120.0
-
-
-def blocks(page: str, language: str = "py") -> list[str]:
-    """Return the code of a page in one language, also what stands in a list."""
-    text = (ROOT / page).read_text()
-    pattern = rf"^( *)```{language}(?: [^\n]*)?\n(.*?)^\1```$"
-    return [
-        textwrap.dedent(code) for _, code in re.findall(pattern, text, re.MULTILINE | re.DOTALL)
-    ]
-
-
-def test_every_block_is_run_or_only_compiled():
-    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
-    names = [page.relative_to(ROOT).as_posix() for page in pages]
-    found = {name: len(shown) for name in names if (shown := blocks(name))}
-    assert found == RUN | COMPILED
 
 
 class Shop(NamedTuple):
@@ -183,10 +152,10 @@ print(json.dumps(said))
 def program(shop: Shop) -> str:
     """Return the pages as one program."""
     (pipeline,) = blocks("README.md", "python")
-    start, bill = blocks("README.md")
-    begin, seed = blocks("docs/switching-on.md")
-    receive, mail = blocks(f"{HOW_TO}/add-a-receiver.md")
-    (wrap,) = blocks(f"{HOW_TO}/wrap-an-existing-job.md")
+    start, bill = blocks("README.md", "py")
+    begin, seed = blocks("docs/switching-on.md", "py")
+    receive, mail = blocks(f"{HOW_TO}/add-a-receiver.md", "py")
+    (wrap,) = blocks(f"{HOW_TO}/wrap-an-existing-job.md", "py")
     # As the page's last part says it of receivers with another catalog.
     apart = {
         "catalog": "sqlite:receivers.db",
@@ -215,7 +184,9 @@ def by_count(orders: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(orders, key=lambda order: order["count"])
 
 
-def test_the_pages_typed_in(kafka: Kafka, unique: Callable[[str], str], tmp_path: Path) -> None:
+def test_the_pages_typed_in(
+    kafka: Kafka, cassandra: Cassandra, unique: Callable[[str], str], tmp_path: Path
+) -> None:
     shop = Shop(kafka.bootstrap, unique("orders"), tmp_path)
     shop.make()
     said: dict[str, Any] = run(tmp_path, program(shop))
@@ -227,9 +198,17 @@ def test_the_pages_typed_in(kafka: Kafka, unique: Callable[[str], str], tmp_path
     assert said["wrapped"] == NEW
 
     # The catalog moves, by the page's own commands, and the pipeline goes on with it.
-    (commands,) = blocks(f"{HOW_TO}/from-sqlite-to-cassandra.md", "sh")
-    (declared,) = blocks(f"{HOW_TO}/from-sqlite-to-cassandra.md")
-    moved = f"sqlite:{tmp_path / 'moved.db'}"
+    page = f"{HOW_TO}/from-sqlite-to-cassandra.md"
+    (statement,), (commands,), (declared,) = (blocks(page, kind) for kind in ("sql", "sh", "py"))
+    keyspace = unique("shop")
+    assert "KEYSPACE shop " in statement
+    # One node is all that this keyspace has.
+    here = statement.replace(" shop ", f" {keyspace} ").replace(
+        "'datacenter1': 3", "'datacenter1': 1"
+    )
+    with connected(cassandra.contact_points, cassandra.port) as session:
+        session.execute(here)
+    moved = f"cassandra://{cassandra.contact_points[0]}:{cassandra.port}/{keyspace}"
     old = commands.replace("cassandra://localhost:9042/shop", moved)
     subprocess.run(
         ["bash", "-euc", old], cwd=tmp_path, env=environment(), timeout=SECONDS_MAX, check=True

@@ -18,6 +18,7 @@ import pytest
 from dedup.errors import InvalidUsage
 from delivery.services.java import find_java
 from delivery.spark import refuse_connect, spark_options, spark_session
+from tests.unit.documented import undocumented
 
 #: Generous: a session takes 6 s on two idle cores, and the machine may be busy.
 SECONDS_MAX = 300.0
@@ -133,14 +134,6 @@ else:
 """
 
 
-def test_the_printed_options_make_a_job_of_ones_own_run(tmp_path):
-    printed = subprocess.run(
-        [BIN / "delivery", "spark-options"], capture_output=True, text=True, check=True
-    )
-    submit = [str(BIN / "spark-submit"), "--master", "local[1,4]", *printed.stdout.split()]
-    assert run(tmp_path, SUBMITTED, submit) == {"master": "local[1,4]", "count": 4}
-
-
 def test_a_job_submitted_without_them_is_told(tmp_path):
     submit = [str(BIN / "spark-submit"), "--master", "local[1,4]"]
     assert "delivery spark-options" in run(tmp_path, SUBMITTED, submit)["refused"]
@@ -156,6 +149,7 @@ def test_options_printed_as_json_are_the_function_s():
     )
     expected = spark_options() | {"spark.pyspark.python": "/opt/python"}
     assert json.loads(done.stdout) == expected
+    assert undocumented("spark-options", expected) == set()
 
 
 def test_options_that_a_shell_would_take_apart_are_refused():

@@ -1,45 +1,75 @@
-"""The tutorial, typed in from an empty directory: what a new user does, and what the page promises."""
+"""The tutorial, typed in from an empty directory: what a new user does, and what the page promises.
+
+It begins where the user begins, at a new environment and at `pip install`: of the wheel, and of what
+the wheel wants, which is linked from the environment that runs the tests instead of being fetched.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "tutorial.md"
+from tests.pages import Block, every
+from tests.wheel import build, link, wanted
+
+PAGE = "docs/tutorial.md"
 #: What is promised to a new user, reading included; two minutes on an idle machine, the broker's start
 #: and two of Spark's among them.
 SECONDS_MAX = 600.0
-_BLOCK = re.compile(r'^```(\w+)(?: title="([\w.]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+#: What a machine says of the environment that it is in; none of it may come from here.
+OURS = re.compile(r"PYTHON|PYSPARK|PIP_|VIRTUAL_ENV")
+PROJECT = "exactly-once-delivery[all]"
 
 
-def blocks() -> list[tuple[str, str, str]]:
-    """Language, title and text of each block, in order."""
-    return _BLOCK.findall(PAGE.read_text())
+def page() -> list[Block]:
+    """The blocks of the page, in order."""
+    return [one for one in every() if one.page == PAGE]
 
 
 @pytest.fixture
-def environment():
-    """A shell's, in which the project is installed."""
-    tools = Path(sys.executable).parent
-    return os.environ | {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
+def index(tmp_path: Path) -> dict[str, str]:
+    """A shell's environment, in which pip knows our wheel and nothing else."""
+    dist = tmp_path / "dist"
+    build(dist)
+    kept = {name: value for name, value in os.environ.items() if not OURS.match(name)}
+    return kept | {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(dist)}
 
 
-def test_the_page_typed_in_from_an_empty_directory(tmp_path, environment):
-    for language, title, text in blocks():
-        if language == "py":
-            assert title, text
-            (tmp_path / title).write_text(text)
-    script = "\n".join(text for language, _, text in blocks() if language == "sh")
+@pytest.fixture
+def linking(tmp_path: Path) -> str:
+    """What puts distributions into the environment that was just made, said to its shell."""
+    locked = tmp_path / "locked"
+    locked.mkdir()
+    link(wanted(PROJECT).values(), locked)
+    return f'ln --symbolic "{locked}"/* .venv/lib/python*/site-packages/'
+
+
+def test_the_page_typed_in_from_an_empty_directory(
+    tmp_path: Path, index: dict[str, str], linking: str
+) -> None:
+    here = tmp_path / "empty"
+    here.mkdir()
+    lines: list[str] = []
+    for one in page():
+        if one.language == "py":
+            assert one.title, one.text
+            lines.append(f"cat > {one.title} <<'END OF FILE'\n{one.text}END OF FILE")
+        elif one.language == "console":
+            make, install = one.text.splitlines()
+            assert PROJECT in install
+            found = 'python -c "import delivery; print(delivery.__file__)"'
+            lines += [make, linking, install, found]
+        elif one.language == "sh":
+            lines.append(one.text)
     try:
         done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", script],
-            cwd=tmp_path,
-            env=environment,
+            ["bash", "-euo", "pipefail", "-c", "\n".join(lines)],
+            cwd=here,
+            env=index,
             capture_output=True,
             text=True,
             timeout=SECONDS_MAX,
@@ -47,21 +77,19 @@ def test_the_page_typed_in_from_an_empty_directory(tmp_path, environment):
         )
     finally:
         # Whatever it was stopped by, its broker goes.
-        subprocess.run(
-            ["delivery", "down"], cwd=tmp_path, env=environment, capture_output=True, check=True
-        )
+        if (installed := here / ".venv" / "bin" / "delivery").exists():
+            subprocess.run([installed, "down"], cwd=here, capture_output=True, check=True)
     said = done.stdout
     assert done.returncode == 0, said + done.stderr
-    for language, _, text in blocks():
-        if language == "text":
-            assert text.strip() in said, said
+    # What ran is what was installed, and not this checkout.
+    assert re.search(
+        rf"^{re.escape(str(here / '.venv'))}/\S+/delivery/__init__.py$", said, re.MULTILINE
+    )
+    for one in page():
+        if one.language == "text":
+            assert one.text.strip() in said, said
     # The driver was killed in the middle, and what came after it was done by another.
     (frontier,) = re.findall(r"^shop/price .* ([\d,]+)  \S+ \w+$", said, re.MULTILINE)
     assert 0 < int(frontier.replace(",", "")) < 4_400, said
     assert said.count("exact: every input has one effect") == 2
     assert "orders partition 0 offset 17" in said
-
-
-def test_every_block_is_of_a_known_kind():
-    kinds = {language for language, _, _ in blocks()}
-    assert kinds == {"console", "sh", "py", "text"}

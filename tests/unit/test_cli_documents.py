@@ -1,4 +1,4 @@
-"""What verbs print with --json is what docs/operations.md says, key by key."""
+"""What verbs print with --json is what the pages say, key by key."""
 
 from __future__ import annotations
 
@@ -16,43 +16,18 @@ from dedup.errors import Unavailable
 from delivery.checker import Kind
 from delivery.header import NAME, decode_header
 from delivery.operate.repair import found
+from tests.unit.documented import checked, section, undocumented
 from tests.unit.house import LANE, House
 from tests.unit.memory_kafka import MemoryClient
 from tests.unit.operate_kit import called, chained, document, housed
 from tests.unit.test_auditing import DAMAGE
-
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
-#: Keys whose values are keyed by something that is said in words.
-OPEN = {"counts", "sizes", "start", "end", "proved", "unproved", "receivers"}
+from tests.unit.test_cli import LEAVES
 
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
     with housed(tmp_path / "shop.db", chained):
         yield f"sqlite:{tmp_path / 'shop.db'}"
-
-
-def section(verb: str) -> str:
-    """What the page says of a verb."""
-    found = PAGE.read_text().partition(f"### `delivery {verb}`\n")[2]
-    assert found, f"docs/operations.md has no section on {verb}"
-    return re.split(r"\n##+ ", found)[0]
-
-
-def keys(found: Any) -> Iterator[str]:
-    """Every key of a document."""
-    if isinstance(found, dict):
-        for key, value in found.items():
-            yield key
-            if key not in OPEN and not (key == "lanes" and isinstance(value, dict)):
-                yield from keys(value)
-    elif isinstance(found, list):
-        for value in found:
-            yield from keys(value)
-
-
-def undocumented(verb: str, found: dict[str, Any]) -> set[str]:
-    return set(keys(found)) - set(re.findall(r"`(\w+)`", section(verb)))
 
 
 @pytest.mark.parametrize(
@@ -62,12 +37,17 @@ def undocumented(verb: str, found: dict[str, Any]) -> set[str]:
         ("catalog inspect", ()),
         ("catalog compact", ("--keep-entries", "0")),
         ("catalog verify", ()),
+        ("catalog accept", ()),
         ("catalog lookup", ("--offset", "in/0/3")),
         ("catalog lookup", ("--name", "r0-0")),
     ],
 )
 def test_every_key_of_a_document_is_documented(url: str, verb: str, more: tuple[str, ...]) -> None:
     assert undocumented(verb, document(*verb.split(), url, *more)) == set()
+
+
+def test_every_verb_is_held_to_what_is_said_of_it() -> None:
+    assert {" ".join(words) for words in LEAVES} == checked()
 
 
 def test_every_key_of_a_finding_is_documented(url: str, tmp_path: Path) -> None:

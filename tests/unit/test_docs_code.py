@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from delivery.testing.plan import plan_of
+from tests.pages import ROOT, blocks, pages
 
-ROOT = Path(__file__).resolve().parents[2]
 TESTING = "docs/testing.md"
-
-
-def blocks(page: str, language: str) -> list[str]:
-    """Return the code of a page in one language."""
-    text = (ROOT / page).read_text()
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-
-
-PAGES = {
-    page: code
-    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
-    if (code := blocks(page := path.relative_to(ROOT).as_posix(), "python"))
-}
+PAGES = {page: code for page in pages() if (code := blocks(page, "python"))}
 NAMES = [
     (page, name)
     for page, code in sorted(PAGES.items())
@@ -70,3 +57,7 @@ def test_what_a_failure_prints_is_what_the_page_shows():
 def test_every_plan_on_the_page_can_be_read():
     lines = re.findall(r"\b(?:crash-\w+|zombie)@[\w.:]+\b", (ROOT / TESTING).read_text())
     assert len([plan_of(line) for line in lines]) > 3
+    # The line that the plugin prints, as test_plugin.py reads it.
+    shown = re.fullmatch(r"Or with: pytest \S+ --delivery-plan (\S+)\n", blocks(TESTING, "text")[1])
+    assert shown is not None
+    assert plan_of(shown[1])

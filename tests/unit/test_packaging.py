@@ -7,33 +7,21 @@ the base dependencies and nothing else, without asking a registry.
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 import venv
 import zipfile
-from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.wheel import ROOT, build, link, run, wanted
+
 PACKAGES = ("delivery", "dedup", "sinks", "connectors")
-
-
-def run(*command: str | Path) -> str:
-    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    where = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", where)
-    (built,) = where.glob("*.whl")
-    return built
+    return build(tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="module")
@@ -42,33 +30,13 @@ def names(wheel) -> list[str]:
         return archive.namelist()
 
 
-def base_distributions() -> dict[str, Distribution]:
-    """Give what the project requires without extras, and what that requires in turn."""
-    found: dict[str, Distribution] = {}
-    waiting = [Requirement("exactly-once-delivery")]
-    while waiting:
-        wanted = waiting.pop()
-        for text in distribution(wanted.name).requires or ():
-            requirement = Requirement(text)
-            name = canonicalize_name(requirement.name)
-            asked = requirement.marker is None or any(
-                requirement.marker.evaluate({"extra": extra}) for extra in ("", *wanted.extras)
-            )
-            if asked and name not in found:
-                found[name] = distribution(name)
-                waiting.append(requirement)
-    return found
-
-
 @pytest.fixture(scope="module")
 def bare(wheel, tmp_path_factory) -> Path:
     """An environment with the wheel and the base dependencies."""
     home = tmp_path_factory.mktemp("bare")
     venv.create(home, symlinks=True)
     (site,) = home.glob("lib/python*/site-packages")
-    for dependency in base_distributions().values():
-        for top in {file.parts[0] for file in dependency.files or ()} - {"..", "__pycache__"}:
-            (site / top).symlink_to(Path(dependency.locate_file(top)))
+    link(wanted("exactly-once-delivery").values(), site)
     python = home / "bin" / "python"
     # Not --no-deps: pip must find every base requirement already there.
     run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index", wheel)

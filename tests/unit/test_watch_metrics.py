@@ -31,6 +31,7 @@ from delivery.watch.exposition import Samples
 from delivery.watch.registry import METRICS
 from delivery.watch.serving import Run, Serving
 from delivery.watch.tally import Histogram
+from tests.unit.documented import undocumented
 from tests.unit.house import LANE, House
 from tests.unit.operate_kit import called, document
 from tests.unit.watch_kit import Cluster, shop
@@ -300,6 +301,7 @@ def test_the_verb_prints_them_once(house: House) -> None:
         "labels": {"pipeline": "shop", "stage": "price"},
         "value": 1,
     }
+    assert undocumented("metrics", told) == set()
     called("metrics", "sqlite:nothing.db", "--once", code=2)
 
 
@@ -314,6 +316,7 @@ def test_the_verb_serves_until_it_is_interrupted(house: House) -> None:
     try:
         assert serving.stdout is not None
         said = json.loads(serving.stdout.readline())
+        assert undocumented("metrics", said) == set()
         assert parsed(fetched(said["url"]))['delivery_up{of="catalog"}'] == 1
         serving.send_signal(signal.SIGINT)
         assert serving.wait(20) == 0

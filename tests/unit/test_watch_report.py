@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from xml.etree import ElementTree as ET
+from xml.etree.ElementTree import Element
 
-import numpy as np
 import pytest
 
 from dedup.catalog.memory import MemoryStore
-from dedup.filters import Filters
-from dedup.local import Home, LaneIndex
-from dedup.local.limits import Limits
-from delivery.watch.charts import Axis, bars, lines, short, stacks
+from delivery.watch.filters import Health
 from delivery.watch.history import SLICES, history
 from delivery.watch.kills import Kill
-from delivery.watch.page import KILLS_MAX, page
+from delivery.watch.page import KILLS_MAX, LANES_MAX, page
 from delivery.watch.rows import read_rows
-from tests.unit.house import LANE, WINDOW_MS, House
+from tests.unit.house import LANE, House
 from tests.unit.operate_kit import called, document
-from tests.unit.watch_kit import busy, observed, shop
+from tests.unit.watch_kit import busy, drawings, indexed, observed, shop, told
 
 #: Tags that have no end.
 VOID = {"meta"}
@@ -78,11 +75,9 @@ def outline(text: str) -> Outline:
     return found
 
 
-def drawings(text: str) -> list[ET.Element]:
-    return [
-        ET.fromstring(one)  # noqa: S314  it is our own page
-        for one in re.findall(r"<svg.*?</svg>", text, re.DOTALL)
-    ]
+def charts(text: str, title: str) -> list[Element]:
+    """The drawings of a page with a title."""
+    return [one for one in drawings(text) if one.get("aria-label", "").startswith(f"{title}. ")]
 
 
 def test_the_page_loads_nothing_and_runs_nothing(text: str) -> None:
@@ -94,10 +89,11 @@ def test_the_page_loads_nothing_and_runs_nothing(text: str) -> None:
 def test_the_page_is_whole_and_every_stage_has_its_charts(text: str) -> None:
     found = outline(text)
     assert text.startswith("<!doctype html>")
-    assert (found.tags.count("section"), found.tags.count("figure")) == (2, 12)
+    # Six of each stage, and two of how far behind all are.
+    assert (found.tags.count("section"), found.tags.count("figure")) == (2, 2 * 6 + 2)
     assert found.tags.count("h1") == found.tags.count("main") == 1
     # No repeats in the second stage: two of its charts say so instead of drawing nothing.
-    assert found.tags.count("svg") == len(drawings(text)) == 10
+    assert found.tags.count("svg") == len(drawings(text)) == 12
 
 
 def test_drawings_say_what_they_show_and_stay_inside(text: str) -> None:
@@ -210,75 +206,78 @@ def test_filters_of_a_home_are_shown(tmp_path: Path) -> None:
     found = House(MemoryStore())
     found.write(*(f"r{at}" for at in range(50)))
     found.done()
-    catalog = found.catalog()
-    limits = Limits(overlay_ids_min=8, overlay_ids_max=8, first_ids=64)
-    index = LaneIndex(
-        catalog,
-        LANE,
-        window_ms=WINDOW_MS,
-        home=Home(tmp_path),
-        filters=Filters(key=bytes(16)),
-        limits=limits,
-    )
-    index.catch_up(catalog.load(LANE).head)
-    index.close()
+    indexed(found, tmp_path)
     seen = observed(found, home=tmp_path)
     assert sum(one.ids for one in seen.filters) == 50
     assert all(0 < one.rate <= one.target * 2 for one in seen.filters)
-    assert "Filters of this host" in page(seen)
+    drawn = page(seen)
+    assert "Filters of this host" in drawn
+    (one,) = seen.filters
+    (chart,) = charts(drawn, "False hits")
+    assert told(chart) == [
+        f"shop/price/0, external: {100 * one.rate:.2g}% of {100 * one.target:.2g}%"
+    ]
 
 
-# Charts -------------------------------------------------------------------------------------------
+def test_lag_is_charted_in_the_order_of_the_flow(house: House) -> None:
+    seen = observed(house)
+    price, ship = seen.lag.stages
+    price, ship = replace(price, late_ms=4_000, behind=3), replace(ship, late_ms=9_000, behind=None)
+    text = page(replace(seen, lag=replace(seen.lag, stages=(price, ship))))
+    (age,), (behind,) = charts(text, "The oldest that waits"), charts(text, "Records behind")
+    assert told(age) == ["shop/price: 4 s", "shop/ship: 9 s"]
+    assert told(behind) == ["shop/price: 3"]
+    assert "Stages of which it is not known: 1." in behind.get("aria-label", "")
 
 
-@pytest.fixture
-def axis() -> Axis:
-    return Axis(0, 7_200_000, 4)
+def test_lag_that_nobody_knows_is_no_chart(house: House) -> None:
+    seen = observed(house)
+    unknown = tuple(replace(one, late_ms=None, behind=None) for one in seen.lag.stages)
+    text = page(replace(seen, lag=replace(seen.lag, stages=unknown)))
+    assert charts(text, "Records behind") == []
+    assert "Stages of which it is not known: 2." in " ".join(outline(text).words)
 
 
-def test_a_gap_is_a_gap(axis: Axis) -> None:
-    (drawing,) = drawings(lines("t", "s", axis, [("a", [1, np.nan, 2, 3])]))
-    paths = [one.get("d", "") for one in drawing.iter("path")]
-    assert [path.count("L") for path in paths] == [1, 1]
-
-
-def test_every_value_can_be_pointed_at(axis: Axis) -> None:
-    (drawing,) = drawings(stacks("t", "s", axis, [("a", [1, 0, 2, 0]), ("b", [1, 0, 0, 5])]))
-    told = [one.text for one in drawing.iter("title")]
-    assert told == ["00:00\na: 1\nb: 1", "01:00\na: 2", "01:30\nb: 5"]
-
-
-def test_stacks_stand_on_each_other(axis: Axis) -> None:
-    (drawing,) = drawings(stacks("t", "s", axis, [("a", [2, 0, 0, 0]), ("b", [4, 0, 0, 0])]))
-    lower, upper = (one for one in drawing.iter("rect") if "bar" in one.get("class", ""))
-    assert float(upper.get("y", 0)) + float(upper.get("height", 0)) == pytest.approx(
-        float(lower.get("y", 0)), abs=0.2
+def test_of_very_many_stages_those_furthest_behind_are_charted(house: House) -> None:
+    seen = observed(house)
+    first = seen.lag.stages[0]
+    many = tuple(replace(first, stage=f"s{at}", behind=at) for at in range(LANES_MAX + 2))
+    text = page(
+        replace(
+            seen,
+            lag=replace(seen.lag, stages=many),
+            guarantee=replace(
+                seen.guarantee,
+                stages=tuple(replace(seen.guarantee.stages[0], stage=one.stage) for one in many),
+            ),
+        )
     )
-    assert float(upper.get("height", 0)) == pytest.approx(
-        2 * float(lower.get("height", 0)), rel=0.01
+    (behind,) = charts(text, "Records behind")
+    assert told(behind)[0] == "shop/s2: 2"
+    assert len(told(behind)) == LANES_MAX
+    assert "left out: 2." in behind.get("aria-label", "")
+
+
+def test_filters_are_charted_against_the_rate_asked_for_the_worst_first(house: House) -> None:
+    fine = Health(
+        lane="shop/price/0",
+        origin="external",
+        ids=10,
+        size=100,
+        fill=0.3,
+        rate=0.0005,
+        target=0.001,
+        saturated=False,
     )
-
-
-def test_bars_are_as_long_as_their_values() -> None:
-    (drawing,) = drawings(bars("t", "s", [("one", 10.0), ("two", 5.0), ("none", 0.0)]))
-    widths = [float(one.get("width", 0)) for one in drawing.iter("rect")]
-    assert widths[1] == pytest.approx(widths[0] / 2, rel=0.01)
-    assert widths[2] == 0
-
-
-@pytest.mark.parametrize(
-    ("value", "said"), [(0, "0"), (999, "999"), (1_500, "1.5k"), (2.5e6, "2.5M"), (3e9, "3G")]
-)
-def test_numbers_are_short(value: float, said: str) -> None:
-    assert short(value) == said
-
-
-@pytest.mark.parametrize("most", [0.0004, 0.07, 0.9, 1, 2.9, 3, 17, 99, 1_001, 987_654])
-def test_an_axis_ends_above_the_largest_value_and_not_far(axis: Axis, most: float) -> None:
-    (drawing,) = drawings(lines("t", "s", axis, [("a", [most, 0, 0, 0])]))
-    (path,) = (one.get("d", "") for one in drawing.iter("path"))
-    y = float(path.split()[1].split("L")[0])
-    assert 7.9 <= y <= 110
+    emptier = replace(fine, rate=0.0001)
+    full = replace(fine, origin="internal", rate=0.004, saturated=True)
+    text = page(replace(observed(house), filters=(emptier, fine, full)))
+    outline(text)
+    (chart,) = charts(text, "False hits")
+    assert told(chart) == [
+        "shop/price/0, internal: 0.4% of 0.1%",
+        "shop/price/0, external: 0.05% of 0.1%",
+    ]
 
 
 def test_history_adds_up_to_what_was_sealed(house: House) -> None:

@@ -18,11 +18,11 @@ import pytest
 
 from delivery.cli.top import fitted
 from delivery.watch.rates import Rates, Screen, StageRate
+from tests.unit.documented import undocumented
 from tests.unit.house import House
 from tests.unit.operate_kit import called, document
 from tests.unit.watch_kit import Cluster, shop
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "watching.md"
 #: How long a terminal may take to show something.
 SHOW_SECONDS_MAX = 30.0
 
@@ -148,37 +148,13 @@ def test_in_a_terminal_it_draws_over_itself_until_it_is_interrupted(house: House
 # Documents ----------------------------------------------------------------------------------------
 
 
-def keys(found: Any) -> Iterator[str]:
-    """Every key of a document, but for the labels and bounds of samples."""
-    if isinstance(found, dict):
-        for key, value in found.items():
-            yield key
-            if key != "metrics":
-                yield from keys(value)
-    elif isinstance(found, list):
-        for value in found:
-            yield from keys(value)
-
-
-def section(verb: str) -> str:
-    """What the page says of a verb; what lag and guarantee have in common stands with lag."""
-    found = PAGE.read_text().partition(f"### `delivery {verb}`\n")[2]
-    assert found, f"docs/watching.md has no section on {verb}"
-    return re.split(r"\n##+ ", found)[0]
-
-
-def undocumented(verb: str, found: Any, *, also: str = "") -> set[str]:
-    text = section(verb) + (section(also) if also else "")
-    return set(keys(found)) - set(re.findall(r"`(\w+)`", text))
-
-
 def test_every_key_is_documented(house: House, tmp_path: Path) -> None:
     house.write("late", timestamp_ms=1)
     asked = (house.store.url, "--kafka", "here:1")
     found = document("lag", *asked)
     assert found["holdup"] is not None
     assert undocumented("lag", found) == set()
-    assert undocumented("top", looks(house, *asked[1:], "--times", "1"), also="lag") == set()
+    assert undocumented("top", looks(house, *asked[1:], "--times", "1"), "lag") == set()
     house.broker.create("in")
     assert undocumented("guarantee", document("guarantee", *asked, code=1)) == set()
     file = str(tmp_path / "r.html")

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from xml.etree.ElementTree import Element, fromstring
 
 import pytest
 
+from dedup.filters import Filters
+from dedup.local import Home, LaneIndex
+from dedup.local.limits import Limits
 from dedup.model import Source
 from delivery.broker import MemoryBroker
 from delivery.operate.opening import opened
@@ -21,7 +26,7 @@ from delivery.watch.lag import Lag, lag
 from delivery.watch.observed import Observed, observe
 from delivery.watch.rows import read_rows
 from delivery.watch.waiting import Doors
-from tests.unit.house import LANE, House
+from tests.unit.house import LANE, WINDOW_MS, House
 from tests.unit.memory_kafka import MemoryClient
 from tests.unit.operate_kit import SECOND, chained, housed
 
@@ -76,7 +81,37 @@ def busy(house: House, rounds: int = 40) -> None:
         )
 
 
+def indexed(house: House, home: Path) -> None:
+    """Let each lane of a house keep its ids in a home, in filters that are small enough to be full."""
+    limits = Limits(overlay_ids_min=8, overlay_ids_max=8, first_ids=64)
+    catalog = house.catalog()
+    for lane in catalog.lanes():
+        index = LaneIndex(
+            catalog,
+            lane,
+            window_ms=WINDOW_MS,
+            home=Home(home),
+            filters=Filters(key=bytes(16)),
+            limits=limits,
+        )
+        index.catch_up(catalog.load(lane).head)
+        index.close()
+
+
 def observed(house: House, *, kafka: bool = True, home: Path | None = None) -> Observed:
     """Look at all of a house."""
     client = Cluster(house.broker) if kafka else None
     return observe(house.catalog(), client, house.now + 90_000, home=home)
+
+
+def drawings(text: str) -> list[Element]:
+    """The charts of a page that are drawn."""
+    return [
+        fromstring(one)  # noqa: S314  it is our own page
+        for one in re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+    ]
+
+
+def told(chart: Element) -> list[str]:
+    """What the marks of a chart say when they are pointed at."""
+    return [title.text or "" for title in chart.iter("title")]
