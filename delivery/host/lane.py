@@ -106,6 +106,7 @@ class LaneTask:
             emitter=emitter,
             clock=clock,
             policy=Policy(
+                reads=spec.reads,
                 dead_letter_edge=spec.dead_letter_edge,
                 duplicate_edge=spec.duplicate_edge,
                 keep_ids=spec.keep_ids,
