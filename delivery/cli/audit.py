@@ -103,7 +103,10 @@ def command(
             "--state --since",
             "what is only believed is not remembered as proved; nothing was done: leave one out",
         )
-    with opened(url) as catalog, open_client(kafka, settings_in(kafka_config), client) as cluster:
+    with (
+        opened(url) as catalog,
+        open_client(kafka, settings_in(kafka_config), client, out.progress) as cluster,
+    ):
         auditor = _Auditor(out, catalog, Cluster(cluster, out.step), state, terms)
         if not follow:
             auditor.once(everything=everything)

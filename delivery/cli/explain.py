@@ -71,7 +71,10 @@ def command(
             "explain a record", url, "say one of --offset, --id and --name; nothing was read"
         )
     places = [lookup.parsed(offset)] if offset is not None else []
-    with opened(url) as catalog, open_client(kafka, settings_in(kafka_config), client) as opened_:
+    with (
+        opened(url) as catalog,
+        open_client(kafka, settings_in(kafka_config), client, out.progress) as opened_,
+    ):
         cluster = Cluster(opened_, out.step)
         if not places:
             given = lookup.id_of_hex(hexadecimal) if hexadecimal else named((name or "").encode())

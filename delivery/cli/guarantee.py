@@ -58,7 +58,7 @@ def command(
     from delivery.watch.tally import Tallies  # noqa: PLC0415  see above
     from delivery.watch.waiting import Doors  # noqa: PLC0415  see above
 
-    with places(url, kafka, kafka_config, client) as at:
+    with places(out, url, kafka, kafka_config, client) as at:
         rows = read_rows(at.catalog)
         tallies = Tallies()
         tallies.look(at.catalog, rows)

@@ -59,7 +59,7 @@ def command(
     from delivery.watch.rows import read_rows  # noqa: PLC0415  see above
     from delivery.watch.waiting import Doors  # noqa: PLC0415  see above
 
-    with places(url, kafka, kafka_config, client) as at:
+    with places(out, url, kafka, kafka_config, client) as at:
         if stage is not None:
             chosen(at.catalog, stage)
         rows = read_rows(at.catalog)

@@ -63,7 +63,7 @@ def command(
 
     drawn = sys.stdout.isatty() and not out.as_json
     pause = threading.Event()
-    with places(url, kafka, kafka_config, client) as at:
+    with places(out, url, kafka, kafka_config, client) as at:
         rates, where = Rates(at.catalog, at.client), at.catalog.store.url
         try:
             failures = shown = 0
