@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from delivery.kafka.port import Client
     from delivery.watch.observed import Observed
 
-__all__ = ["Places", "observed", "observing_options", "places", "watching_options"]
+__all__ = ["GUARANTEES", "Places", "observed", "observing_options", "places", "watching_options"]
+
+#: What a stage's guarantee is called where people read it.
+GUARANTEES = {"exact": "PROTECTED", "degraded": "DEGRADED", "unknown": "UNKNOWN"}
 
 
 @dataclass(frozen=True, slots=True)
