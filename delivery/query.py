@@ -1,22 +1,30 @@
 """What `Delivery.start` returns, whatever the engine: it looks like a StreamingQuery.
 
-What it is: the protocol, and `stop_on_signal`.
+What it is: the protocol, `stop_on_signal`, and what all engines do about Ctrl-C and about company.
 What it must not know: any engine.
 
 Invariants:
     `stop` returns when nothing runs any more; what was sealed and not delivered is the next
     start's.
+    Who waits for a query and presses Ctrl-C has it stopped and is told so, once, unless the process
+    has a handler of its own.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Protocol
 
-__all__ = ["Query", "stop_on_signal"]
+__all__ = ["Company", "Query", "interruptible", "stop_on_signal"]
+
+LOG = logging.getLogger(__name__)
 
 
 class Query(Protocol):
@@ -75,3 +83,72 @@ def _at_once(number: int, _frame: FrameType | None) -> None:
     """Die of the signal itself, so that whoever waits for the process sees why."""
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
+
+
+@contextmanager
+def interruptible(name: str, stop: Callable[[], object]) -> Iterator[None]:
+    """Let Ctrl-C in the body stop a query before it goes on as a KeyboardInterrupt that is told.
+
+    PySpark's own handler would cancel the jobs of the session under the query. A handler of the
+    user's is left alone, and so is every thread but the main one.
+
+    Args:
+        name: of the query.
+        stop: ends it; a second Ctrl-C does not wait for that.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not _is_default(before):
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        _without_traceback(error)
+        stop()
+        said = (
+            f"delivery: interrupted; {name} is stopped, nothing is lost: start it again, it goes on"
+        )
+        print(f"\n{said}", file=sys.stderr)  # noqa: T201 - who pressed it reads the terminal, not a log
+        raise
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _is_default(handler: object) -> bool:
+    module = str(getattr(handler, "__module__", ""))
+    return handler is signal.default_int_handler or module.startswith("pyspark.")
+
+
+def _without_traceback(error: BaseException) -> None:
+    """Let the process die of this one without a traceback: all that it says was said."""
+    before = sys.excepthook
+
+    def hook(kind: Any, found: BaseException, trace: Any) -> None:
+        if found is not error:
+            before(kind, found, trace)
+
+    sys.excepthook = hook
+
+
+class Company:
+    """Says, once, that somebody else works on the lanes of a query.
+
+    Args:
+        name: of the query.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._said = False
+
+    def look(self, lost: int) -> None:
+        """Take how many bundles were lost to others so far."""
+        if lost and not self._said:
+            self._said = True
+            LOG.warning(
+                "%s: somebody else works on its lanes too: another driver, or what is left of one; "
+                "the work is shared, and nothing counts twice: if you meant one driver, stop the "
+                "other",
+                self._name,
+            )

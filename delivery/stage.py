@@ -25,6 +25,7 @@ import numpy.typing as npt
 from dedup.errors import InvalidUsage
 from dedup.model import RecordId
 from delivery.batch import Batch, Rows
+from delivery.blame import place_in_user_code
 from delivery.ports import Stage
 from delivery.records import RECORD_BYTES_MAX, Output, Record, as_bytes, headers_bytes
 
@@ -41,6 +42,8 @@ TRUNCATED = "delivery-truncated"
 class Policy:
     """What a stage chose."""
 
+    #: What its input is called where it is told of; nothing where it has no name.
+    reads: str = ""
     #: The edge dead letters go to; None: the stage stops and names the record.
     dead_letter_edge: int | None = None
     #: The edge records go to that take no effect; None: they are counted, and that is all.
@@ -211,12 +214,20 @@ def run_record(
     if not isinstance(outcome, Exception):
         return outcome, 0, failed
     if policy.dead_letter_edge is None:
-        raise StoppedByRecordError(
-            f"user code failed {RECORD_TRIES} times on offset {record.offset} of partition "
-            f"{record.source.partition} ({type(outcome).__name__}: {outcome}); nothing of its "
-            "bundle was sealed: mend the code, or give the stage a dead-letter output"
-        ) from outcome
+        raise StoppedByRecordError(_stopped(record, outcome, policy.reads)) from outcome
     return [dead_letter(record, outcome, policy.dead_letter_edge)], 1, True
+
+
+def _stopped(record: Record, error: Exception, topic: str) -> str:
+    number, place = record.source.partition, place_in_user_code(error)
+    what = ", ".join(filter(None, (f"{type(error).__name__}: {error}", place)))
+    of_topic = f" of {topic}" if topic else ""
+    look = f"`delivery explain` with --offset {topic}/{number}/{record.offset} shows the record: "
+    return (
+        f"user code failed {RECORD_TRIES} times on offset {record.offset} of partition {number}"
+        f"{of_topic} ({what}); nothing of its bundle was sealed: {look if topic else ''}mend the "
+        'code and start again, or say dead_letters="TOPIC", and such records go to that topic'
+    )
 
 
 def dead_letter(record: Record, error: Exception, edge: int) -> Output:

@@ -17,18 +17,36 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import click
 
 __all__ = ["VERBS", "main"]
 
-VERBS = (
-    *("up", "down", "status", "logs", "doctor"),
-    *("stage", "catalog", "audit", "explain", "replay", "plan", "chaos", "differences"),
-    *("lag", "guarantee", "top", "metrics", "report", "advice"),
-    "spark-options",
-)
+#: Every verb, and what it is for in one line of a terminal.
+VERBS = {
+    "up": "Start a Kafka and a Cassandra for this directory.",
+    "down": "Stop this directory's servers; their data stays.",
+    "status": "Say how this directory's servers are.",
+    "logs": "Print the last lines of a server's log.",
+    "doctor": "Say what on this machine does not fit.",
+    "stage": "List stages; rename, reset, retire, change them.",
+    "catalog": "Inspect, verify, back up, restore, mend a catalog.",
+    "audit": "Prove that every record counts exactly once.",
+    "explain": "Tell the story of one record.",
+    "replay": "Send sealed outputs once more, as they are.",
+    "plan": "Say what a pipeline will be, before it runs.",
+    "chaos": "Run a job, kill it at random, and prove the result.",
+    "differences": "Tell which code answers differently every time.",
+    "lag": "Say what waits for each stage, and for how long.",
+    "guarantee": "Say whether every stage keeps its promise, or why not.",
+    "top": "Show every stage live.",
+    "metrics": "Serve metrics to Prometheus.",
+    "report": "Write a page about the stages.",
+    "advice": "Say what to change about the stages.",
+    "spark-options": "Print the options with which Spark runs stages.",
+}
 
 INTERRUPTED = 130
 
@@ -51,12 +69,14 @@ class Verbs(click.Group):
 
     Args:
         verbs: the modules by the names of the verbs.
+        words: what each is for, in one line of a terminal.
         options: whatever a group takes.
     """
 
-    def __init__(self, verbs: Mapping[str, str], **options: Any) -> None:
+    def __init__(self, verbs: Mapping[str, str], words: Mapping[str, str], **options: Any) -> None:
         super().__init__(**options)
         self.verbs = verbs
+        self.words = words
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         """Name the verbs, in the order a newcomer needs them."""
@@ -68,12 +88,26 @@ class Verbs(click.Group):
             return None
         command = importlib.import_module(self.verbs[name]).command
         assert isinstance(command, click.Command)
+        command.short_help = self.words[name]
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb that is meant; where there is none, name the one that may be."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            close = get_close_matches(args[0], self.verbs, 1)
+            if not close or close[0] in error.message:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean {close[0]!r}?", ctx) from None
 
 
 @click.command(
     cls=Verbs,
     verbs={name: f"delivery.cli.{name.replace('-', '_')}" for name in VERBS},
+    words=VERBS,
     help=_HELP,
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},

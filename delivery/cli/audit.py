@@ -113,7 +113,10 @@ def command(
 
     terms["offsets"] = tuple(map(offsets_in, terms["offsets"]))
     _refuse(state, terms, follow=follow)
-    with opened(url) as catalog, open_client(kafka, settings_in(kafka_config), client) as cluster:
+    with (
+        opened(url) as catalog,
+        open_client(kafka, settings_in(kafka_config), client, out.progress) as cluster,
+    ):
         auditor = _Auditor(out, catalog, Cluster(cluster, out.step), state, terms)
         if not follow:
             auditor.once(everything=everything)

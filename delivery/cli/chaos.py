@@ -95,7 +95,12 @@ def command(out: Output, *, url: str, command_line: tuple[str, ...], **options: 
     with ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="delivery-chaos-"))
         client = stack.enter_context(
-            open_client(options["kafka"], settings_in(options["kafka_config"]), options["client"])
+            open_client(
+                options["kafka"],
+                settings_in(options["kafka_config"]),
+                options["client"],
+                out.progress,
+            )
         )
         chaos = Chaos(setting, Path(scratch), out.progress)
         stack.callback(chaos.stop)

@@ -16,7 +16,11 @@ from delivery.cli.output import Output, verb
 from delivery.cli.tables import when
 
 if TYPE_CHECKING:
+    from delivery.kafka.port import Client
     from delivery.operate.explaining import Reading, Story
+
+#: What the kinds of chunks are called that an attempt leaves behind.
+_CHUNKS = {"outputs": "its outputs", "segment": "the ids it decided", "dropped": "what it dropped"}
 
 
 @click.command(
@@ -71,24 +75,58 @@ def command(
             "explain a record", url, "say one of --offset, --id and --name; nothing was read"
         )
     places = [lookup.parsed(offset)] if offset is not None else []
-    with opened(url) as catalog, open_client(kafka, settings_in(kafka_config), client) as opened_:
+    with (
+        opened(url) as catalog,
+        open_client(kafka, settings_in(kafka_config), client, out.progress) as opened_,
+    ):
         cluster = Cluster(opened_, out.step)
         if not places:
             given = lookup.id_of_hex(hexadecimal) if hexadecimal else named((name or "").encode())
-            places = places_of_id(catalog, cluster, given)
+            try:
+                places = places_of_id(catalog, cluster, given)
+            except InvalidUsage as error:
+                raise InvalidUsage(error.op, name or error.subject, error.hint) from None
+        else:
+            _refuse_no_partition(opened_, *places[0])
         story = explain(catalog, cluster, *places[0], whole=whole)
         where = catalog.store.url
+        held = _held(opened_, *places[0]) if story.size is None else ""
     others = [f"{topic}/{partition}/{at}" for topic, partition, at in places[1:]]
-    lines = [*_lines(story), *(f"its id is that of {other} as well" for other in others)]
+    lines = [*_lines(story, held), *(f"its id is that of {other} as well" for other in others)]
     out.result("\n".join(lines), {"catalog": where} | story.document() | {"others": others})
 
 
-def _lines(story: Story) -> list[str]:
+def _refuse_no_partition(client: Client, topic: str, partition: int, offset: int) -> None:
+    """Refuse a partition that the topic does not have."""
+    found = client.describe([topic]).get(topic)
+    if found is not None and partition >= found.partitions:
+        raise InvalidUsage(
+            "explain a record",
+            f"{topic}/{partition}/{offset}",
+            f"{topic} has {found.partitions} partitions, counted from 0; nothing was read: mend the "
+            "place",
+        )
+
+
+def _held(client: Client, topic: str, partition: int, offset: int) -> str:
+    """Say why Kafka holds no record at an offset, as far as the ends of its log tell."""
+    found = client.describe([topic]).get(topic)
+    if found is None or partition >= found.partitions:
+        return f"Kafka holds no record there: there is no {topic}/{partition} any more"
+    source = found.sources[partition]
+    bounds = client.bounds(topic, [source])
+    low, high = bounds.low.at(source) or 0, bounds.high.at(source) or 0
+    if offset >= high:
+        return f"Kafka holds no record there yet: partition {partition} ends before {high}"
+    if offset < low:
+        return f"Kafka holds no record there any more: partition {partition} begins at {low}"
+    return "Kafka holds no record there: it was deleted, or the offset is a hole"
+
+
+def _lines(story: Story, held: str) -> list[str]:
     lines = [f"{story.topic} partition {story.partition} offset {story.offset}"]
     if story.size is None or story.timestamp_ms is None:
-        lines.append(
-            "  Kafka holds no record there: it was deleted, is not there yet, or is a hole"
-        )
+        lines.append(f"  {held}")
     else:
         lines.append(f"  key {story.key}, {story.size} bytes, of {when(story.timestamp_ms)}")
     if story.origin is not None:
@@ -104,14 +142,13 @@ def _lines(story: Story) -> list[str]:
 def _reading(one: Reading) -> list[str]:
     if one.seq is None or one.sealed_ms is None:
         return [f"{one.lane}: {one.fate}"]
-    code = f", code {one.code}" if one.code else ""
+    code = f", by code of version {one.code}" if one.code else ""
     lines = [f"{one.lane}: {one.fate}, sealed by seq {one.seq}, {when(one.sealed_ms)}{code}"]
     for attempt in one.attempts:
-        stored = f", stored {', '.join(attempt.stored)}" if attempt.stored else ""
+        stored = f", stored {' and '.join(_CHUNKS.get(s, s) for s in attempt.stored)}"
         digest = f", had made {attempt.digest}" if attempt.digest else ""
-        lines.append(
-            f"  attempt {attempt.attempt} {'won' if attempt.won else 'lost'}{digest}{stored}"
-        )
+        won = "was sealed, and counts" if attempt.won else "was not sealed, and never counts"
+        lines.append(f"  attempt {attempt.attempt} {won}{digest}{stored if attempt.stored else ''}")
     if one.original is not None:
         place = (
             f"partition {one.original.place[0]} offset {one.original.place[1]}"
@@ -126,6 +163,9 @@ def _reading(one: Reading) -> list[str]:
         for copy in output.copies:
             fates = ", ".join(f"{lane}: {fate}" for lane, fate in copy.receivers.items())
             lines.append(f"    at offset {copy.offset}{f'; {fates}' if fates else ''}")
+            if "fresh" in copy.receivers.values():
+                at = f"{output.topic}/{output.partition}/{copy.offset}"
+                lines.append(f"      what was made of it: --offset {at}")
         if not output.copies:
             lines.append("    no copy in Kafka: not emitted yet, or deleted since")
     if one.fate == "fresh" and not one.outputs:

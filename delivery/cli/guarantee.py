@@ -13,14 +13,13 @@ import click
 from dedup.errors import Unavailable
 from delivery.cli.durations import DURATION
 from delivery.cli.output import Output, verb
-from delivery.cli.tables import when
-from delivery.cli.watching import places, watching_options
+from delivery.cli.tables import paragraph, when, wide
+from delivery.cli.watching import GUARANTEES, places, watching_options
 
 if TYPE_CHECKING:
     from delivery.watch.guarantee import Guarantee, StageGuarantee
 
 _DEGRADED = 1
-_WORDS = {"exact": "PROTECTED", "degraded": "DEGRADED", "unknown": "UNKNOWN"}
 
 
 @click.command(
@@ -58,7 +57,7 @@ def command(
     from delivery.watch.tally import Tallies  # noqa: PLC0415  see above
     from delivery.watch.waiting import Doors  # noqa: PLC0415  see above
 
-    with places(url, kafka, kafka_config, client) as at:
+    with places(out, url, kafka, kafka_config, client) as at:
         rows = read_rows(at.catalog)
         tallies = Tallies()
         tallies.look(at.catalog, rows)
@@ -81,8 +80,10 @@ def _lines(found: Guarantee) -> list[str]:
 
 def _story(one: StageGuarantee) -> list[str]:
     since = f" since {when(one.since_ms)}" if one.since_ms is not None else ""
-    lines = [f"{one.name}: {_WORDS[one.state]}{since}"]
+    columns = wide()
+    lines = paragraph(f"{one.name}: {GUARANTEES[one.state]}{since}", columns)
     for reason in one.reasons:
         until = f" (until lane time {when(reason.until_ms)})" if reason.until_ms else ""
-        lines += [f"  {reason.subject}: {reason.text}{until}", f"    {reason.advice}"]
+        lines += paragraph(f"{reason.subject}: {reason.text}{until}", columns, "  ")
+        lines += paragraph(reason.advice, columns, "    ")
     return lines

@@ -13,7 +13,7 @@ import click
 
 from delivery.cli.durations import DURATION
 from delivery.cli.output import Output, verb
-from delivery.cli.tables import ago, number, table, wide
+from delivery.cli.tables import ago, number, paragraph, table, wide
 from delivery.cli.watching import places, watching_options
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def command(
     from delivery.watch.rows import read_rows  # noqa: PLC0415  see above
     from delivery.watch.waiting import Doors  # noqa: PLC0415  see above
 
-    with places(url, kafka, kafka_config, client) as at:
+    with places(out, url, kafka, kafka_config, client) as at:
         if stage is not None:
             chosen(at.catalog, stage)
         rows = read_rows(at.catalog)
@@ -80,21 +80,15 @@ def _lines(found: Lag, now_ms: int, *, lanes: bool) -> list[str]:
     if lanes:
         rows = [_row(lane.lane, lane, now_ms) for one in found.stages for lane in one.lanes]
         lines += ["", *table(_LANE_TITLES, rows, wide())]
-    lines += [
-        f"{one.name}: partitions of its input without a lane yet: {number(one.unclaimed)}"
-        for one in found.stages
-        if one.unclaimed
-    ]
+    for one in found.stages:
+        if one.unclaimed:
+            unclaimed = f"partitions of its input without a lane yet: {number(one.unclaimed)}"
+            lines += paragraph(f"{one.name}: {unclaimed}", wide())
     held = found.holdup
     if held is None:
         return [*lines, "nothing holds things up"]
-    return [
-        *lines,
-        (
-            f"{held.pipeline}/{held.stage} holds things up, by {ago(held.late_ms)}: {held.why}; "
-            f"{held.advice}"
-        ),
-    ]
+    said = f"{held.pipeline}/{held.stage} holds things up, by {ago(held.late_ms)}: {held.why}"
+    return [*lines, *paragraph(f"{said}; {held.advice}", wide())]
 
 
 def _row(name: str, one: StageLag | LaneLag, now_ms: int) -> tuple[str, ...]:

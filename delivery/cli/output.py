@@ -49,7 +49,8 @@ class Output:
         self.as_json = as_json
         self._in_place = sys.stderr.isatty()
         self._shown = False
-        self._said = 0.0
+        #: What is done before it is time for a first step says its result, and nothing else.
+        self._said = time.monotonic()
 
     def progress(self, line: str) -> None:
         """Say what is going on; the next line, or the result, takes its place on a terminal."""

@@ -71,7 +71,10 @@ def command(
         first=first,
         last=last,
     )
-    with opened(url) as catalog, open_client(kafka, settings_in(kafka_config), client) as cluster:
+    with (
+        opened(url) as catalog,
+        open_client(kafka, settings_in(kafka_config), client, out.progress) as cluster,
+    ):
         found = surveyed(catalog, Cluster(cluster), chosen(catalog, stage, lane), window)
         if yes:
             replay(catalog, cluster, found, to, out.step)

@@ -1,6 +1,6 @@
 """Tables and figures for people: as wide as the terminal, and readable in a narrow one.
 
-What it is: `table`, and figures in words.
+What it is: `table`, `paragraph`, and figures in words.
 What it must not know: what the rows are about.
 
 Invariants:
@@ -16,7 +16,7 @@ import textwrap
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-__all__ = ["ago", "number", "size", "table", "when", "wide"]
+__all__ = ["ago", "number", "paragraph", "size", "table", "when", "wide"]
 
 _GAP = "  "
 _THOUSAND = 1000
@@ -52,6 +52,26 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]], columns: int | N
         ).rstrip()
         for row in (titles, *rows)
     ]
+
+
+def paragraph(text: str, columns: int | None, indent: str = "") -> list[str]:
+    """Return a sentence in lines; where it takes several, those behind the first stand further in.
+
+    Args:
+        text: the sentence.
+        columns: how wide it may be; None: as wide as it is.
+        indent: what its first line begins with.
+    """
+    if columns is None:
+        return [f"{indent}{text}"]
+    further = f"{indent}{_GAP}"
+    return textwrap.wrap(
+        text,
+        max(columns, 2 * len(further)),
+        initial_indent=indent,
+        subsequent_indent=further,
+        break_on_hyphens=False,
+    ) or [indent]
 
 
 def number(count: int) -> str:

@@ -18,8 +18,8 @@ import click
 from dedup.errors import Unavailable
 from delivery.cli.durations import DURATION
 from delivery.cli.output import Output, verb
-from delivery.cli.tables import ago, number, table, when, wide
-from delivery.cli.watching import places, watching_options
+from delivery.cli.tables import ago, number, paragraph, table, when, wide
+from delivery.cli.watching import GUARANTEES, places, watching_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -63,7 +63,7 @@ def command(
 
     drawn = sys.stdout.isatty() and not out.as_json
     pause = threading.Event()
-    with places(url, kafka, kafka_config, client) as at:
+    with places(out, url, kafka, kafka_config, client) as at:
         rates, where = Rates(at.catalog, at.client), at.catalog.store.url
         try:
             failures = shown = 0
@@ -87,7 +87,8 @@ def command(
 
 def _show(out: Output, screen: Screen, where: str, *, drawn: bool, first: bool) -> None:
     if not drawn:
-        lines = [f"{where}  {when(screen.at_ms)}", *_lines(screen.stages, wide()), _held(screen)]
+        lines = [f"{where}  {when(screen.at_ms)}", *_lines(screen.stages, wide())]
+        lines += paragraph(_held(screen), wide())
         out.line("\n".join(lines), {"catalog": where} | screen.document())
         return
     columns, rows = shutil.get_terminal_size()
@@ -98,16 +99,19 @@ def _show(out: Output, screen: Screen, where: str, *, drawn: bool, first: bool) 
 
 def fitted(screen: Screen, where: str, columns: int, rows: int) -> list[str]:
     """Return the lines of a terminal: where not all stages fit, those that wait longest."""
-    head = f"{where}  {when(screen.at_ms)}"
+    head = paragraph(f"{where}  {when(screen.at_ms)}", columns)
+    held = paragraph(_held(screen), columns)
     stages: Sequence[StageRate] = screen.stages
     lines = _lines(stages, columns)
     left_out = 0
-    while len(lines) + 3 > rows and len(stages) > 1:
+    while len(head) + len(lines) + 1 + len(held) > rows and len(stages) > 1:
         left_out += 1
         stages = _late_first(screen.stages)[: len(screen.stages) - left_out]
         lines = _lines(stages, columns)
     more = [f"and {left_out} more; make the window larger"] if left_out else []
-    return [head, *lines, *more, _held(screen)][:rows]
+    # Where not even that fits, what holds things up is what is looked for.
+    above = [*head, *lines, *more][: max(0, rows - len(held))]
+    return [*above, *held][:rows]
 
 
 def _late_first(stages: Iterable[StageRate]) -> list[StageRate]:
@@ -129,7 +133,7 @@ def _row(one: StageRate) -> tuple[str, ...]:
         "-" if one.repeats is None else f"{one.repeats:.1%}",
         "-" if one.behind is None else number(one.behind),
         "0" if one.late_ms == 0 else ago(one.late_ms),
-        one.state,
+        GUARANTEES[one.state],
     )
 
 

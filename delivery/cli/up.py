@@ -72,7 +72,7 @@ def command(
     cassandra_address = state.cassandra.url if state.cassandra else None
     spark_master = state.spark.master if state.spark else None
     if kafka_address:
-        lines.append(f"Kafka: {kafka_address}")
+        lines += [f"Kafka: {kafka_address}", f"export KAFKA={kafka_address}"]
     if cassandra_address:
         lines.append(f"Cassandra: {cassandra_address}")
     if spark_master:

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from delivery.kafka.port import Client
     from delivery.watch.observed import Observed
 
-__all__ = ["Places", "observed", "observing_options", "places", "watching_options"]
+__all__ = ["GUARANTEES", "Places", "observed", "observing_options", "places", "watching_options"]
+
+#: What a stage's guarantee is called where people read it.
+GUARANTEES = {"exact": "PROTECTED", "degraded": "DEGRADED", "unknown": "UNKNOWN"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ def observed(
     # As stages that are told nothing find it.
     own = home_of(None if home is None else str(home))
     now_ms = time.time_ns() // 1_000_000
-    with places(url, kafka, kafka_config, client) as at:
+    with places(out, url, kafka, kafka_config, client) as at:
         return observe(
             at.catalog,
             at.client,
@@ -108,7 +111,7 @@ def observed(
 
 @contextmanager
 def places(
-    url: str, kafka: str | None, kafka_config: Path | None, client: str | None
+    out: Output, url: str, kafka: str | None, kafka_config: Path | None, client: str | None
 ) -> Iterator[Places]:
     """Open what a verb looks at, and close it behind the body."""
     from delivery.kafka.opening import open_client  # noqa: PLC0415  keeps --help light
@@ -117,7 +120,7 @@ def places(
     with ExitStack() as stack:
         catalog = stack.enter_context(opened(url))
         cluster = (
-            stack.enter_context(open_client(kafka, settings_in(kafka_config), client))
+            stack.enter_context(open_client(kafka, settings_in(kafka_config), client, out.progress))
             if kafka
             else None
         )

@@ -105,13 +105,7 @@ class LaneTask:
             stage=stage or stage_of(spec.call, spec.code, batch=spec.batch),
             emitter=emitter,
             clock=clock,
-            policy=Policy(
-                dead_letter_edge=spec.dead_letter_edge,
-                duplicate_edge=spec.duplicate_edge,
-                keep_ids=spec.keep_ids,
-                conflict_stops=spec.conflicts == "error",
-                deterministic=spec.deterministic,
-            ),
+            policy=_policy(spec),
             limits=spec.limits,
             pool=pool,
             sealed=self._counters.count,
@@ -388,3 +382,14 @@ class LaneTask:
         # Few rows in many batches cost more for the batches than for the rows.
         few = len(taken) > 1 and rows <= JOINED_ROWS_MAX
         self._runner.offer(polled, [joined(taken)] if few else taken)
+
+
+def _policy(spec: StageSpec) -> Policy:
+    return Policy(
+        reads=spec.reads,
+        dead_letter_edge=spec.dead_letter_edge,
+        duplicate_edge=spec.duplicate_edge,
+        keep_ids=spec.keep_ids,
+        conflict_stops=spec.conflicts == "error",
+        deterministic=spec.deterministic,
+    )

@@ -15,6 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import closing
 
@@ -31,6 +32,8 @@ from delivery.life.guard import refuse_at_rest
 from delivery.wrap.positions import lane_of
 
 __all__ = ["REKEYED_PARTITIONS", "prepare", "topics_of"]
+
+LOG = logging.getLogger(__name__)
 
 #: Partitions of an internal topic that records are re-keyed into; frozen for ever once it is made.
 REKEYED_PARTITIONS = 8
@@ -50,7 +53,7 @@ def prepare(plan: Plan, *, create_topics: bool = False) -> dict[str, Topic]:
         InvalidUsage: a topic is missing; nothing was read or written.
         Unavailable: the cluster or the catalog does not answer.
     """
-    with open_client(plan.kafka, plan.options, plan.client) as client:
+    with open_client(plan.kafka, plan.options, plan.client, LOG.warning) as client:
         topics = topics_of(client, plan.stages, create=create_topics)
         _refuse_compacted(client, plan.stages)
         with closing(open_catalog(plan.catalog).store) as store:

@@ -6,13 +6,14 @@ What it must not know: how any library works; neither is imported unless it is u
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 
 from dedup.errors import InvalidUsage
 from delivery.kafka.options import Options
 from delivery.kafka.port import Client
+from delivery.kafka.reaching import announced, reach
 
 __all__ = ["LIBRARIES", "open_client"]
 
@@ -26,7 +27,10 @@ _PACKAGES = {"confluent": "confluent-kafka", "kafka-python": "kafka-python"}
 
 
 def open_client(
-    bootstrap: str, options: Mapping[str, object] | None = None, client: str | None = None
+    bootstrap: str,
+    options: Mapping[str, object] | None = None,
+    client: str | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Client:
     """Open a cluster.
 
@@ -34,11 +38,12 @@ def open_client(
         bootstrap: "host:port,host:port".
         options: any option of Kafka's, by Java's or librdkafka's name.
         client: "confluent" or "kafka-python"; None: confluent-kafka if it is installed.
+        say: if given, a broker has answered when this returns, and it is told what is waited for.
 
     Raises:
-        InvalidUsage: an option or a library that cannot be had.
-        Unavailable: no broker answers; kafka-python finds out at once, librdkafka when it is
-            asked something.
+        InvalidUsage: an address, an option or a library that cannot be had.
+        Unavailable: no broker answers; without `say` kafka-python finds out at once, librdkafka
+            when it is asked something.
     """
     if client is not None and client not in LIBRARIES:
         raise InvalidUsage(
@@ -52,5 +57,16 @@ def open_client(
             "open a Kafka client", " or ".join(wanted), f"it is not installed: install {packages}"
         )
     _, module, name = LIBRARIES[installed[0]]
-    opened: Client = getattr(import_module(module), name)(Options.of(bootstrap, options))
-    return opened
+    make: Callable[[Options], Client] = getattr(import_module(module), name)
+    chosen = Options.of(bootstrap, options)
+    if say is None:
+        return make(chosen)
+    reach(bootstrap, say)
+    with announced(bootstrap, say):
+        opened = make(chosen)
+        try:
+            opened.names()
+        except BaseException:
+            opened.close()
+            raise
+        return opened

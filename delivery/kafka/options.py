@@ -19,6 +19,7 @@ from typing import Any
 
 from dedup.errors import InvalidUsage
 from delivery.kafka.port import BROKERS_MS_MAX, RECONNECT_MS_MAX
+from delivery.kafka.reaching import addresses
 
 __all__ = ["Options", "for_kafka_python", "for_librdkafka"]
 
@@ -137,8 +138,10 @@ class Options:
         """Take options in any of the spellings.
 
         Raises:
-            InvalidUsage: one of them is what the guarantee rests on, or cannot be read.
+            InvalidUsage: one of them is what the guarantee rests on, or cannot be read; the address
+                is none.
         """
+        addresses(bootstrap)
         named = {
             name.removeprefix(_SPARK_PREFIX): value if isinstance(value, str) else _text(value)
             for name, value in (options or {}).items()

@@ -26,6 +26,7 @@ from delivery.host.progress import LaneProgress, Progress
 from delivery.host.spec import Plan, StageSpec
 from delivery.microbatch.options import RECENT_MAX, Options
 from delivery.microbatch.stream import StageStream, alone
+from delivery.query import Company, interruptible
 from delivery.resident.caught_up import downstream, wait_until_delivered
 from delivery.resident.line import Beat, Line
 
@@ -63,6 +64,7 @@ class MicroBatchQuery:
             for spec in downstream(plan.stages)
         ]
         self._turn = threading.Lock()
+        self._company = Company(self.name)
         self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT_MAX)
         self._lanes: dict[str, LaneProgress] = {}
         self._counters = {spec.name: Counters() for spec in plan.stages}
@@ -146,7 +148,8 @@ class MicroBatchQuery:
         Raises:
             Exception: what it failed with.
         """
-        ended = self._ended.wait(timeout)
+        with interruptible(self.name, self.stop):
+            ended = self._ended.wait(timeout)
         if ended and self._failure is not None:
             raise self._failure
         return ended
@@ -166,7 +169,8 @@ class MicroBatchQuery:
         Raises:
             Exception: what the query failed with.
         """
-        wait_until_delivered(self._plan, self._still_running)
+        with interruptible(self.name, self.stop):
+            wait_until_delivered(self._plan, self._still_running)
 
     def _still_running(self) -> None:
         if self._ended.is_set():
@@ -187,6 +191,7 @@ class MicroBatchQuery:
                 done = LaneProgress(**report["done"] | {"end": end})
                 self._lanes[done.lane] = done
             self._counters[spec.name].add(batch)
+            self._company.look(batch.lost)
             self._recent.append(self._document(spec, batch))
 
     def _seen(self) -> dict[str, Any]:

@@ -102,7 +102,7 @@ class Running:
         self.clock = SystemClock(setup.stop)
         self._dice = random.SystemRandom()
         self._home, self._filters = home_of(plan.home), plan.filters
-        self._client: Client = open_client(plan.kafka, plan.options, plan.client)
+        self._client: Client = open_client(plan.kafka, plan.options, plan.client, LOG.warning)
         self._main = open_catalog(plan.catalog)
         self.keeping = Keeping(self._main, spec.prefix, setup.database, self._at)
         refuse_at_rest(self._main, spec.prefix, [spec.reads])

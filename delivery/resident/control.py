@@ -52,6 +52,7 @@ class _Line:
     trouble: str = ""
     #: When it last said anything.
     heard: float = field(default_factory=time.monotonic)
+    #: It said its last word.
     ended: bool = False
 
 
@@ -221,6 +222,7 @@ class Control:
                 line.trouble = f"{told['place'] or line.name}: {told['kind']}: {told['text']}"
                 LOG.warning("%s; again in %.1f s", line.trouble, told["pause"])
             if "failed" in message:
+                line.ended = True
                 LOG.error("%s: %s", line.name, message["failed"]["text"])
                 self.failure = self.failure or error_of(message["failed"])
         self._changed()

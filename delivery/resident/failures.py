@@ -5,7 +5,8 @@ What it must not know: what is done about it.
 
 Invariants:
     The kinds of `dedup.errors` and a record that stopped its stage arrive as what they were.
-    What nobody foresaw arrives with its traceback. Nothing that arrives is unpickled.
+    What nobody foresaw arrives with its traceback, and what user code raised with its own part of
+    it. Where it was is said once. Nothing that arrives is unpickled.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dedup.errors import (
     InvalidUsage,
     Unavailable,
 )
+from delivery.blame import user_traceback
 from delivery.stage import StoppedByRecordError
 
 __all__ = ["TaskFailedError", "document_of", "error_of"]
@@ -47,23 +49,28 @@ def document_of(error: BaseException, place: str = "") -> dict[str, Any]:
     document: dict[str, Any] = {"kind": type(error).__name__, "text": str(error), "place": place}
     if isinstance(error, DeliveryError):
         document["words"] = [error.op, error.subject, error.hint]
-    document["traceback"] = "".join(traceback.format_exception(error))[-TRACEBACK_CHARS_MAX:]
+    if isinstance(error, StoppedByRecordError):
+        told = user_traceback(error.__cause__) if error.__cause__ else ""
+    else:
+        told = "".join(traceback.format_exception(error))
+    document["traceback"] = told[-TRACEBACK_CHARS_MAX:]
     return document
 
 
 def error_of(document: dict[str, Any]) -> Exception:
-    """Return the error that a document was made from, with where it was as a note."""
+    """Return the error that a document was made from, with where it was."""
     kind, place = document["kind"], document["place"]
-    error: Exception
     if kind in _KINDS:
-        error = _KINDS[kind](*document["words"])
-    elif kind == StoppedByRecordError.__name__:
-        error = StoppedByRecordError(f"{place}: {document['text']}" if place else document["text"])
-    else:
-        error = TaskFailedError(
-            f"{place or 'a task'}: {kind}: {document['text']}; nothing was skipped, and it will "
-            f"happen again: mend it, or report it with this traceback\n{document['traceback']}"
-        )
-    if place:
-        error.add_note(f"in {place}")
-    return error
+        known = _KINDS[kind](*document["words"])
+        if place:
+            known.add_note(f"in {place}")
+        return known
+    if kind == StoppedByRecordError.__name__:
+        stopped = StoppedByRecordError(": ".join(filter(None, (place, document["text"]))))
+        if document["traceback"]:
+            stopped.add_note(f"In user code:\n{document['traceback']}")
+        return stopped
+    return TaskFailedError(
+        f"{place or 'a task'}: {kind}: {document['text']}; nothing was skipped, and it will "
+        f"happen again: mend it, or report it with this traceback\n{document['traceback']}"
+    )

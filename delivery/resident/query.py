@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from delivery.host.progress import Progress
 from delivery.host.spec import Plan
+from delivery.query import Company, interruptible
 from delivery.resident.caught_up import wait_until_delivered
 from delivery.resident.line import Line
 from delivery.resident.options import CANCEL_SECONDS, RECENT_MAX, Options
@@ -51,6 +52,7 @@ class ResidentQuery:
         self._turn = threading.Lock()
         self._counted: tuple[float, Progress] = (time.monotonic(), Progress())
         self._line = Line(self.name, wanted=options.live)
+        self._company = Company(self.name)
         self._drain_seconds = options.drain_seconds
         self._supervisor = Supervisor(plan, spark, options, partitions, self._progressed)
         self._supervisor.start()
@@ -94,7 +96,8 @@ class ResidentQuery:
         Raises:
             Exception: what it failed with.
         """
-        ended = self._supervisor.ended.wait(timeout)
+        with interruptible(self.name, self.stop):
+            ended = self._supervisor.ended.wait(timeout)
         if ended and self._supervisor.failure is not None:
             raise self._supervisor.failure
         return ended
@@ -115,7 +118,8 @@ class ResidentQuery:
         Raises:
             Exception: what the query failed with.
         """
-        wait_until_delivered(self._plan, self._still_running)
+        with interruptible(self.name, self.stop):
+            wait_until_delivered(self._plan, self._still_running)
 
     def _still_running(self) -> None:
         """Raise what it failed with; raise if it was stopped."""
@@ -128,6 +132,7 @@ class ResidentQuery:
     def _progressed(self) -> None:
         progress = self._supervisor.control.progress()
         now = time.monotonic()
+        self._company.look(progress.counters["lost"])
         before, had = self._counted
         self._counted = (now, progress)
         seconds = max(now - before, 1e-3)

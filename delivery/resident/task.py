@@ -144,7 +144,7 @@ class _Task:
             except Lost:
                 raise
             except Exception as error:  # noqa: BLE001 - user code may raise anything; it is told
-                self.link.send({"failed": document_of(error, _place(error))})
+                self._send({"failed": document_of(error, _place(error))})
                 return
         if not self._ordered:
             raise Lost(
@@ -198,7 +198,7 @@ class _Task:
         document = document_of(error, _place(error))
         place = document["place"] or f"task {self._number}"
         LOG.warning("%s: again in %.1f s: %s", place, self._pause, error)
-        self.link.send({"trouble": document | {"pause": self._pause}})
+        self._send({"trouble": document | {"pause": self._pause}})
 
     def _wait(self, seconds: float) -> Iterator[bytes]:
         """Wait, and go on beating."""
@@ -215,7 +215,15 @@ class _Task:
         told = Progress(lanes=progress.lanes, counters=counters.document())
         for lane in told.lanes:
             LOG.debug("%s seq %d at %d, lag %s", lane.lane, lane.seq, lane.frontier, lane.lag)
-        self.link.send({what: told.document()})
+        self._send({what: told.document()})
+
+    def _send(self, message: dict[str, Any]) -> None:
+        """Tell the driver; who has said that it is enough need not listen any more."""
+        try:
+            self.link.send(message)
+        except Lost:
+            if not self._ordered:
+                raise
 
 
 def _note_place(error: Exception, worker: Worker) -> None:

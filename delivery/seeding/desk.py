@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ from delivery.seeding.request import Request
 from delivery.sinks import close_sink
 
 __all__ = ["Desk", "Lane"]
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,9 @@ class Desk:
     def __enter__(self) -> Self:
         plan = self._plan
         with ExitStack() as stack:
-            self.client = stack.enter_context(open_client(plan.kafka, plan.options, plan.client))
+            self.client = stack.enter_context(
+                open_client(plan.kafka, plan.options, plan.client, LOG.warning)
+            )
             self._catalog = open_catalog(plan.catalog)
             stack.enter_context(closing(self._catalog.store))
             self._topics = topics_of(self.client, plan.stages, create=False)

@@ -16,6 +16,7 @@ import re
 import shutil
 import sqlite3
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -45,6 +46,9 @@ SQLITE_GOOD = (3, 51, 3)
 
 #: What acknowledges a write only after it is on disk.
 SYNCED = ("batch", "group")
+
+#: The jar of which Spark asks that it is of its own version.
+_CONNECTOR = "spark-sql-kafka-0-10_2.13"
 
 _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(?P<versions>[^;]*)(;(?P<marker>.*))?")
 _EXTRA = re.compile(r"extra == ['\"](?P<extra>[\w-]+)['\"]")
@@ -169,10 +173,23 @@ def _drivers() -> Iterator[Finding]:
             yield Finding(check=check, verdict=verdict, found="not installed", advice=advice)
             continue
         if fits(version, versions):
-            yield Finding(check=check, verdict=Verdict.OK, found=version)
+            yield _fitting(check, version, name)
         else:
             found = f"{version}, and {versions} is supported"
             yield Finding(check=check, verdict=Verdict.BROKEN, found=found, advice=install)
+
+
+def _fitting(check: str, version: str, name: str) -> Finding:
+    """Say of a version that is supported whether it also is the one that our jars are made for."""
+    made = next(pin.version for pin in pins(Tree.SPARK_KAFKA) if pin.artifact == _CONNECTOR)
+    if name != "pyspark" or version == made:
+        return Finding(check=check, verdict=Verdict.OK, found=version)
+    return Finding(
+        check=check,
+        verdict=Verdict.NOTE,
+        found=f"{version}, with Kafka connector jars of {made}",
+        advice=f"it should do; tested together are the jars and this: pip install pyspark=={made}",
+    )
 
 
 def fits(version: str, bounds: str) -> bool:
@@ -211,13 +228,26 @@ def _disk(directory: Path) -> Iterator[Finding]:
         existing = next(parent for parent in (path, *path.parents) if parent.exists())
         free = shutil.disk_usage(existing).free
         found = f"{free / (1 << 30):.1f} GiB free at {existing}"
-        if free < DISK_BYTES_MIN:
+        refusal = _refuses_files(existing)
+        if refusal:
+            verdict = Verdict.BROKEN
+            advice = f"it takes no files ({refusal}): take another directory, or let this user write there"
+        elif free < DISK_BYTES_MIN:
             verdict, advice = Verdict.BROKEN, "make room before you start anything"
         elif free < DISK_BYTES_GOOD:
             verdict, advice = Verdict.NOTE, "make room soon; servers stop when the disk is full"
         else:
             verdict, advice = Verdict.OK, ""
         yield Finding(check=check, verdict=verdict, found=found, advice=advice)
+
+
+def _refuses_files(directory: Path) -> str:
+    """Return why a file cannot be made there; nothing if it can."""
+    try:
+        with tempfile.TemporaryFile(dir=directory):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)
 
 
 def _loopback() -> Iterator[Finding]:

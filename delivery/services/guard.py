@@ -225,11 +225,17 @@ def main() -> None:
     if orphaned:
         server.kill()
     code = server.wait()
-    how = f"signal {-code}" if code < 0 else f"exit code {code}"
-    log.write(f"[delivery] the server ended with {how}\n".encode())
+    log.write(f"[delivery] the server {_end(code)}\n".encode())
     log.close()
     if orphaned and options.remove is not None:
         _remove(directory, options.remove)
+
+
+def _end(code: int) -> str:
+    """Say how a server ended; a JVM that is asked to end by SIGTERM does so with 128 + 15."""
+    if code in (-signal.SIGTERM, 128 + signal.SIGTERM):
+        return "was told to stop, and did"
+    return f"ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from dedup.errors import Corrupt, InvalidUsage
 from delivery.services import ports
@@ -243,8 +243,7 @@ def _cluster_id() -> str:
 def locked(home: Path, report: Callable[[str], None]) -> Iterator[None]:
     """Be the only command that changes this instance; wait for another one, and say so."""
     while True:
-        home.mkdir(parents=True, exist_ok=True)
-        with (home / LOCK_NAME).open("a") as lock:
+        with _lock_file(home) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -253,6 +252,19 @@ def locked(home: Path, report: Callable[[str], None]) -> Iterator[None]:
             if _same(lock.fileno(), home / LOCK_NAME):
                 yield
                 return
+
+
+def _lock_file(home: Path) -> TextIO:
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        return (home / LOCK_NAME).open("a")
+    except OSError as error:
+        raise InvalidUsage(
+            "use a directory for servers",
+            str(home.parent),
+            f"it cannot be written to ({error.strerror}: {error.filename}); nothing was started or "
+            "stopped: take another one with --dir, or let this user write there",
+        ) from None
 
 
 def _same(descriptor: int, path: Path) -> bool:

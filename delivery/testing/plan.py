@@ -65,7 +65,7 @@ def plan_of(line: str) -> Plan:
                 "read a plan",
                 repr(token),
                 "a plan is the line that a failed run printed, such as "
-                '"crash-after@store.append:1"; copy it whole',
+                '"crash-after@store.append:1"; copy it whole, or say crash="everywhere" to try all',
             )
         events.append(Event(found[1], found[2]))
     return tuple(events)

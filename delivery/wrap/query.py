@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dedup.errors import DeliveryError
 from delivery.host.counters import Counters
+from delivery.query import interruptible
 from delivery.resident.failures import TaskFailedError
 from delivery.stage import StoppedByRecordError
 
@@ -129,12 +130,13 @@ class WrappedQuery:
             Exception: what it failed with.
         """
         try:
-            if timeout is None:
-                self._query.awaitTermination()
-                ended = True
-            else:
-                # Spark takes fractions of a second, whatever the type says.
-                ended = bool(self._query.awaitTermination(timeout))  # type: ignore[arg-type]
+            with interruptible(str(self._query.name or "the query"), self.stop):
+                if timeout is None:
+                    self._query.awaitTermination()
+                    ended = True
+                else:
+                    # Spark takes fractions of a second, whatever the type says.
+                    ended = bool(self._query.awaitTermination(timeout))  # type: ignore[arg-type]
         except Exception:  # noqa: BLE001 - Py4J and Spark raise what they like; ours is raised
             failure = self.exception()
             if failure is None:
@@ -159,7 +161,8 @@ class WrappedQuery:
             Exception: what the query failed with.
         """
         try:
-            self._query.processAllAvailable()
+            with interruptible(str(self._query.name or "the query"), self.stop):
+                self._query.processAllAvailable()
         except Exception:
             failure = self.exception()
             if failure is None:

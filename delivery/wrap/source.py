@@ -13,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import json
+import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
 __all__ = ["STAGE_OPTION", "Wrapped", "wrap_source"]
+
+LOG = logging.getLogger(__name__)
 
 #: How a plan says which stage its source belongs to. Spark's Kafka source has no such option.
 STAGE_OPTION = "deliveryStage"
@@ -126,7 +129,7 @@ def wrap_source(
             "the stage reads it already; nothing was started: wrap it once",
         )
     begins = stream.option("startingOffsets") or spec.start
-    with open_client(plan.kafka, plan.options, plan.client) as client:
+    with open_client(plan.kafka, plan.options, plan.client, LOG.warning) as client:
         found = client.describe(names)
         missing = [name for name in names if name not in found]
         if missing:

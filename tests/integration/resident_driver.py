@@ -185,7 +185,8 @@ def main() -> None:
             answer = getattr(driver, what)(**told)
         except Exception as error:  # noqa: BLE001 - the test decides what was expected
             traceback.print_exc()
-            answer = {"error": type(error).__name__, "text": str(error)}
+            notes = "\n".join(getattr(error, "__notes__", []))
+            answer = {"error": type(error).__name__, "text": str(error), "notes": notes}
         answers.write(json.dumps(answer) + "\n")
     for query in driver.queries.values():
         query.stop()

@@ -6,10 +6,12 @@ One session serves all tests here; each has topics and a catalog of its own.
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
@@ -127,7 +129,12 @@ def test_a_record_that_user_code_refuses_ends_the_query_and_is_named(driver, pip
     answer = driver.do("wait", name=pipeline.name, timeout=60)
     assert answer["error"] == "StoppedByRecordError"
     assert f"{pipeline.name}/picky/{pipeline.raw}-1 behind seq" in answer["text"]
-    assert "offset 3 of partition 1 (ValueError: unlucky)" in answer["text"]
+    place = r"offset 3 of partition 1 of \S+ \(ValueError: unlucky, (\S+):(\d+) in picky\)"
+    file, line = re.search(place, answer["text"]).groups()
+    assert "raise ValueError" in Path(file).read_text().splitlines()[int(line) - 1]
+    assert f"--offset {pipeline.raw}/1/3" in answer["text"]
+    assert f'File "{file}", line {line}, in picky' in answer["notes"]
+    assert "delivery/stage.py" not in answer["notes"]
     seen = driver.well("look", name=pipeline.name)
     assert seen["active"] is False
     assert seen["status"]["message"].startswith("failed: ")

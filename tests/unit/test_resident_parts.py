@@ -16,6 +16,7 @@ from dedup.errors import Corrupt, Fenced, Indeterminate, InvalidUsage, Unavailab
 from delivery.host.counters import Counters
 from delivery.host.progress import LaneProgress, Progress
 from delivery.host.spec import StageSpec
+from delivery.records import Record
 from delivery.resident import cluster, line
 from delivery.resident.caught_up import downstream
 from delivery.resident.channel import Link, Lost
@@ -23,7 +24,7 @@ from delivery.resident.control import Control
 from delivery.resident.failures import TaskFailedError, document_of, error_of
 from delivery.resident.lanes import count, share
 from delivery.resident.line import Beat, Line, text_of
-from delivery.stage import StoppedByRecordError
+from delivery.stage import Function, Policy, StoppedByRecordError, run_record
 
 SECONDS_MAX = 30.0
 
@@ -87,6 +88,40 @@ def test_a_record_that_stopped_its_stage_is_named_with_its_lane():
     error = error_of(document_of(StoppedByRecordError("offset 3"), "shop/a/raw-0 behind seq 3"))
     assert type(error) is StoppedByRecordError
     assert str(error) == "shop/a/raw-0 behind seq 3: offset 3"
+    assert not hasattr(error, "__notes__")
+
+
+def test_the_traceback_of_user_code_arrives_without_frames_of_ours():
+    def price(_record: Record) -> None:
+        raise KeyError("price")
+
+    with pytest.raises(StoppedByRecordError) as raised:
+        run_record(Function(price), Record(), Policy(reads="orders"))
+    error = error_of(document_of(raised.value, "shop/a/orders-0 behind seq 3"))
+    line = price.__code__.co_firstlineno + 1
+    assert f"(KeyError: 'price', {__file__}:{line} in price)" in str(error)
+    assert "of orders" in str(error)
+    assert "--offset orders/0/0" in str(error)
+    assert "dead_letters=" in str(error)
+    (note,) = error.__notes__
+    assert note.startswith("In user code:\nTraceback (most recent call last):\n")
+    assert f'File "{__file__}", line {line}, in price' in note
+    assert "stage.py" not in note
+    assert str(error).count("shop/a/orders-0") == 1
+    assert "shop/a/orders-0" not in note
+
+
+def test_what_user_code_returned_has_no_line_that_raised():
+    with pytest.raises(StoppedByRecordError) as raised:
+        run_record(Function(lambda _: {"is": object()}), Record(), Policy())
+    assert ".py:" not in str(raised.value)
+    assert not hasattr(error_of(document_of(raised.value)), "__notes__")
+
+
+def test_a_record_of_no_topic_is_not_to_be_explained():
+    with pytest.raises(StoppedByRecordError) as raised:
+        run_record(Function(lambda _: 1 / 0), Record(), Policy())
+    assert "explain" not in str(raised.value)
 
 
 def test_what_nobody_foresaw_arrives_with_its_traceback():
@@ -187,6 +222,18 @@ def test_troubles_and_failures_are_heard(control, changes):
     until(lambda: control.failure is not None, changes)
     assert isinstance(control.failure, StoppedByRecordError)
     link.cut()
+
+
+def test_a_task_that_said_why_it_ends_is_not_gone_without_a_word(control, changes, caplog):
+    telling, silent = call(control, 0), call(control, 1)
+    until(lambda: control.running == 2, changes)
+    telling.send({"failed": document_of(StoppedByRecordError("offset 3"))})
+    until(lambda: control.failure is not None, changes)
+    for link in (telling, silent):
+        link.cut()
+    until(lambda: control.running == 0, changes)
+    gone = [said for said in caplog.messages if "without a word" in said]
+    assert gone == ["task 1 on here pid 1 is gone without a word"]
 
 
 def test_a_task_that_has_fallen_silent_is_named(control, monkeypatch):

@@ -11,9 +11,11 @@ from collections.abc import Iterator
 import pytest
 
 from dedup.errors import InvalidUsage
+from delivery.host.counters import Counters
+from delivery.host.progress import Progress
 from delivery.host.spec import Plan, StageSpec
 from delivery.resident.caught_up import wait_until_delivered
-from delivery.resident.channel import Lost
+from delivery.resident.channel import Link, Lost
 from delivery.resident.control import Control
 from delivery.resident.query import StoppedError
 from delivery.resident.task import Setup, run
@@ -152,3 +154,48 @@ def test_a_setup_shows_no_secret(control, away):
     assert repr(task.setup) == "Setup(run=1, tasks=1)"
     control.end()
     assert task.ended()
+
+
+class Hung:
+    """A worker that is not done before the driver has hung up."""
+
+    lanes = ()
+    turning, hung_up = threading.Event(), threading.Event()
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def open(self, *_: object) -> None:
+        pass
+
+    def turn(self) -> None:
+        self.turning.set()
+
+    def finish(self) -> None:
+        assert self.hung_up.wait(SECONDS_MAX)
+
+    def progress(self, *, at_once: bool) -> Progress:
+        del at_once
+        return Progress(counters=Counters().document())
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_task_that_was_told_to_end_ends_well_though_nobody_listens_any_more(control, monkeypatch):
+    """Spark would call it failed, and print its traceback, Java's and its own."""
+    close = Link.close
+
+    def closing(link: Link) -> None:
+        close(link)
+        if threading.current_thread().name == "delivery-orders":
+            Hung.hung_up.set()
+
+    monkeypatch.setattr(Link, "close", closing)
+    monkeypatch.setattr("delivery.resident.task.Worker", Hung)
+    task = Task(control, "memory:")
+    assert Hung.turning.wait(SECONDS_MAX)
+    control.end()
+    control.close()
+    assert task.ended()
+    assert task.error is None

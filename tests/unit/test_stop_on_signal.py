@@ -1,4 +1,4 @@
-"""The first signal stops a query cleanly, a second one ends the process at once."""
+"""What signals do to a query: nobody loses anything, and nobody is shown a traceback for Ctrl-C."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
+
+from delivery.query import Company, interruptible
 
 SECONDS_MAX = 30.0
 
@@ -76,3 +79,76 @@ def test_a_second_one_does_not_wait(
     child.send_signal(second)
     assert child.wait(SECONDS_MAX) == -second, "it dies of the signal itself"
     assert said(child) == ""
+
+
+#: A process that waits for its query as a job does.
+WAITING = """
+import sys, threading
+from delivery.query import interruptible
+
+def stop():
+    print("stopping", flush=True)
+    sys.stdin.readline()
+
+{before}
+try:
+    with interruptible("shop", stop):
+        print("running", flush=True)
+        {body}
+except ZeroDivisionError:
+    print("mine", flush=True)
+"""
+
+
+@contextmanager
+def waiting(
+    body: str = "threading.Event().wait()", before: str = ""
+) -> Iterator[subprocess.Popen[str]]:
+    pipe = subprocess.PIPE
+    line = [sys.executable, "-c", WAITING.format(before=before, body=body)]
+    with subprocess.Popen(line, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        assert said(process) == "running"
+        yield process
+        process.kill()
+
+
+def test_ctrl_c_stops_the_query_and_says_so_in_one_line_without_a_traceback() -> None:
+    with waiting() as process:
+        process.send_signal(signal.SIGINT)
+        assert said(process) == "stopping"
+        _, told = process.communicate("\n", SECONDS_MAX)
+    assert told == (
+        "\ndelivery: interrupted; shop is stopped, nothing is lost: start it again, it goes on\n"
+    )
+    assert process.returncode == -signal.SIGINT
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_first() -> None:
+    with waiting() as process:
+        process.send_signal(signal.SIGINT)
+        assert said(process) == "stopping"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SECONDS_MAX) == -signal.SIGINT
+
+
+def test_a_handler_of_the_users_is_left_alone() -> None:
+    own = "import signal; signal.signal(signal.SIGINT, lambda *_: 1 / 0)"
+    with waiting(before=own) as process:
+        process.send_signal(signal.SIGINT)
+        assert said(process) == "mine"
+        assert process.wait(SECONDS_MAX) == 0
+
+
+def test_what_else_goes_wrong_keeps_its_traceback_and_the_handler_is_put_back() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(ZeroDivisionError), interruptible("shop", pytest.fail):
+        raise ZeroDivisionError
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_company_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    company = Company("shop")
+    for lost in (0, 1, 5):
+        company.look(lost)
+    (told,) = caplog.messages
+    assert told.startswith("shop: somebody else works on its lanes too")

@@ -11,12 +11,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from delivery.cli.top import fitted
+from delivery.watch.lag import Holdup
 from delivery.watch.rates import Rates, Screen, StageRate
 from tests.unit.documented import undocumented
 from tests.unit.house import House
@@ -76,7 +78,7 @@ def screen(count: int) -> Screen:
 def test_a_wide_terminal_shows_all_stages_in_the_order_of_the_flow() -> None:
     lines = fitted(screen(3), "sqlite:shop.db", 120, 24)
     assert [line.split()[0] for line in lines[2:5]] == [f"shop/stage{at}" for at in range(3)]
-    assert lines[2].split()[1:] == ["1,234", "-", "0.5", "12.5%", "1", "0", "exact"]
+    assert lines[2].split()[1:] == ["1,234", "-", "0.5", "12.5%", "1", "0", "PROTECTED"]
     assert lines[-1] == "nothing holds things up"
 
 
@@ -88,10 +90,22 @@ def test_a_low_terminal_shows_those_that_wait_longest() -> None:
 
 
 def test_a_narrow_terminal_has_a_block_for_each_stage() -> None:
-    lines = fitted(screen(2), "sqlite:shop.db", 30, 40)
-    assert lines[1] == "shop/stage0"
+    late = Holdup(
+        pipeline="shop", stage="stage1", late_ms=400_000, why="records (4,400) wait", advice=""
+    )
+    lines = fitted(replace(screen(2), holdup=late), "sqlite:shop.db", 30, 40)
+    assert "shop/stage0" in lines
     assert "  records/s  1,234" in lines
-    assert all(len(line) <= 30 for line in lines[1:])
+    assert all(len(line) <= 30 for line in lines)
+    assert [line.strip() for line in lines[:2]] == [
+        "sqlite:shop.db  1970-01-01",
+        "00:00:00.000 UTC",
+    ]
+    said = " ".join(line.strip() for line in lines[-3:])
+    assert said == "shop/stage1 holds things up, by 6 min: records (4,400) wait"
+    low = fitted(replace(screen(2), holdup=late), "sqlite:shop.db", 30, 6)
+    assert low[-3:] == lines[-3:]
+    assert len(low) == 6
 
 
 def test_without_a_terminal_it_prints_table_after_table(house: House) -> None:

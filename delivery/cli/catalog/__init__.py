@@ -21,6 +21,17 @@ command = Verbs(
         "repair": "delivery.cli.catalog.repair",
         "migrate": "delivery.cli.catalog.migrate",
     },
+    {
+        "inspect": "Say how every lane stands.",
+        "compact": "Take away what nothing needs any more.",
+        "lookup": "Say where an id was decided, or an input went.",
+        "verify": "Read all of it, and say what is wrong.",
+        "backup": "Write it into one file.",
+        "restore": "Bring a backup back, into a new catalog.",
+        "accept": "Go on with an older copy that was put back.",
+        "repair": "Make a host's index or a lost catalog anew.",
+        "migrate": "Move it to another file or to Cassandra.",
+    },
     name="catalog",
     help="""Look at a catalog and look after it: what it holds, what may go, whether it is whole.
 

@@ -160,7 +160,10 @@ def _lost(
     terms = Terms(late=frozenset(late), skip=frozenset(skip))
     there = present(url)
     catalog = there or open_catalog(url if yes else "memory:")
-    with closing(catalog.store), open_client(plan.kafka, plan.options, plan.client) as client:
+    with (
+        closing(catalog.store),
+        open_client(plan.kafka, plan.options, plan.client, out.progress) as client,
+    ):
         found = survey(catalog, Cluster(client, out.step), plan.stages, terms, out.step)
         if yes:
             perform(catalog, found)

@@ -201,7 +201,9 @@ class ConfluentClient:
             raise self._wrong(op, subject, error.args[0]) from None
 
     def _wrong(self, op: str, subject: str, error: KafkaError) -> DeliveryError:
-        return errors.of_read(op, subject, error, self._options.redacted(error.str()))
+        at, text = self._options.bootstrap, self._options.redacted(error.str())
+        asked = "" if at in subject else f"; asked at {at}"
+        return errors.of_read(op, subject, error, f"{text}{asked}")
 
 
 def _id(uuid: Any) -> TopicId:

@@ -202,4 +202,6 @@ class KafkaPythonClient:
                 raise self._wrong(op, subject, error) from None
 
     def _wrong(self, op: str, subject: str, error: Exception) -> Exception:
-        return errors.of_read(op, subject, error, self._options.redacted(error))
+        at, text = self._options.bootstrap, self._options.redacted(error)
+        asked = "" if at in subject else f"; asked at {at}"
+        return errors.of_read(op, subject, error, f"{text}{asked}")
