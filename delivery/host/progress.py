@@ -26,6 +26,11 @@ class LaneProgress:
     counters: Mapping[str, int] = field(default_factory=dict)
 
     @property
+    def words(self) -> str:
+        """How it stands, in a line of a log."""
+        return f"{self.lane} seq {self.seq} at {self.frontier}, lag {self.lag}"
+
+    @property
     def lag(self) -> int | None:
         """Offsets that no seal covers yet."""
         return None if self.end is None else max(0, self.end - self.frontier)

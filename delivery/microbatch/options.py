@@ -24,8 +24,8 @@ DRAIN_SECONDS = 60.0
 LOOK_SECONDS = 1
 #: The pause before a query that failed begins again, doubled each time up to the longest.
 PAUSE_SECONDS = 0.5
-PAUSE_SECONDS_MAX = 30.0
-#: Failures in a row, without a batch in between, that nobody can explain; then it is given up.
+PAUSE_SECONDS_MAX = 10.0
+#: Failures without a batch in between that nobody can explain; then it is given up.
 FAILURES_MAX = 5
 #: How many progresses are kept, as Spark keeps of its own queries.
 RECENT_MAX = 100

@@ -6,18 +6,19 @@ What it must not know: how a batch is run.
 Invariants:
     The first stage that fails ends the others, and its error is the query's.
     A bounded run takes the stages one after the other, each behind those that write what it reads.
-    A progress is a plain dict, one for each batch of a stage.
+    A progress is a plain dict, one for each batch of a stage, and one whenever a stage begins to wait.
 """
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from delivery.host.counters import Counters
 from delivery.host.progress import LaneProgress, Progress
 from delivery.host.spec import Plan, StageSpec
 from delivery.microbatch.options import RECENT_MAX, Options
-from delivery.microbatch.stream import StageStream, alone
+from delivery.microbatch.stream import News, StageStream, alone
 from delivery.query import Company, interruptible
 from delivery.resident.caught_up import downstream, wait_until_delivered
 from delivery.resident.line import Beat, Line
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = ["MicroBatchQuery", "StoppedError"]
+
+LOG = logging.getLogger(__name__)
 
 
 class StoppedError(Exception):
@@ -124,10 +127,19 @@ class MicroBatchQuery:
             "message": self._message,
             "isDataAvailable": any(lag is None or lag > 0 for lag in lags),
             "isTriggerActive": self.isActive and any(query.isActive for query in self.queries),
+            "waitingFor": self._troubles,
         }
 
     @property
+    def _troubles(self) -> list[str]:
+        return [stream.trouble for stream in self._streams if stream.trouble and self.isActive]
+
+    @property
     def _message(self) -> str:
+        if not self.isActive:
+            return "stopped" if self._failure is None else f"failed: {self._failure}"
+        if troubles := self._troubles:
+            return f"waiting: {troubles[0]}"
         return "; ".join(f"{stream.spec.name}: {stream.message}" for stream in self._streams)
 
     @property
@@ -179,20 +191,20 @@ class MicroBatchQuery:
 
     # Progress ---------------------------------------------------------------------------------
 
-    def _told(
-        self, spec: StageSpec, reports: list[dict[str, Any]], ends: Mapping[int, int]
-    ) -> None:
-        """Take what the lanes of one batch have done."""
+    def _told(self, spec: StageSpec, news: News) -> None:
+        """Take what the lanes of one batch have done, or that a stage waits."""
         batch = Counters()
         with self._turn:
-            for report in reports:
+            for report in news.reports:
                 batch.add(Counters(**report["done"]["counters"]))
-                end = ends.get(report["partition"])
+                end = news.ends.get(report["partition"])
                 done = LaneProgress(**report["done"] | {"end": end})
                 self._lanes[done.lane] = done
+                LOG.debug("%s", done.words)
             self._counters[spec.name].add(batch)
             self._company.look(batch.lost)
-            self._recent.append(self._document(spec, batch))
+            named = {"stage": spec.name, "query": news.query, "batchId": news.number}
+            self._recent.append(self._document(named, batch))
 
     def _seen(self) -> dict[str, Any]:
         """Return what the live line shows; the lag is unknown until every stage was heard of."""
@@ -213,10 +225,10 @@ class MicroBatchQuery:
             total.add(counters)
         return total
 
-    def _document(self, spec: StageSpec, batch: Counters) -> dict[str, Any]:
-        now = time.monotonic()
-        seconds = max(now - self._moments[spec.name], 1e-3)
-        self._moments[spec.name] = now
+    def _document(self, named: dict[str, Any], batch: Counters) -> dict[str, Any]:
+        now, stage = time.monotonic(), named["stage"]
+        seconds = max(now - self._moments[stage], 1e-3)
+        self._moments[stage] = now
         progress = Progress(lanes=tuple(self._lanes.values()), counters=self._total().document())
         document = progress.document()
         lags = [lane.lag for lane in progress.lanes]
@@ -227,7 +239,7 @@ class MicroBatchQuery:
             "id": self.id,
             "runId": self.runId,
             "name": self.name,
-            "stage": spec.name,
+            **named,
             "timestamp": datetime.now(UTC)
             .isoformat(timespec="milliseconds")
             .replace("+00:00", "Z"),
@@ -235,6 +247,7 @@ class MicroBatchQuery:
             "numInputRows": batch.read,
             "inputRowsPerSecond": batch.read / seconds,
             "processedRowsPerSecond": batch.read / seconds,
+            "message": self._message,
             "batch": batch.document(),
             **document,
             "lag": sum(known) if len(known) == len(lags) else None,

@@ -19,9 +19,9 @@ import logging
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,15 +44,32 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["StageStream", "alone"]
+__all__ = ["News", "StageStream", "alone"]
 
 LOG = logging.getLogger(__name__)
 
 #: How much of what Spark says of a failure is repeated.
 SAID_CHARS_MAX = 1000
 
-#: Told of each batch that is done: its lanes as reports, and the ends of the logs just then.
-Told = Callable[[StageSpec, "list[dict[str, Any]]", Mapping[int, int]], None]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What a stage tells: a batch is done, or, where nothing is said of one, the stage waits.
+
+    Attributes:
+        query, number: as a StreamingQueryListener sees them: Spark's query by its name, and which of
+            its batches.
+        reports: what the lanes of the batch have done.
+        ends: of the logs, just then.
+    """
+
+    query: str | None = None
+    number: int | None = None
+    reports: Sequence[dict[str, Any]] = ()
+    ends: Mapping[int, int] = field(default_factory=dict)
+
+
+Told = Callable[[StageSpec, News], None]
 
 
 class _BatchFailedError(Exception):
@@ -61,9 +78,10 @@ class _BatchFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One start of a stage's query: its name, Spark's scratch, our ports, and where it began."""
+    """One start of a stage: its name, Spark's of the query, its scratch, our ports, where it began."""
 
     name: str
+    query: str
     checkpoint: Checkpoint
     ports: Ports
     hints: Hints
@@ -77,7 +95,7 @@ class StageStream:
         plan: the pipeline, of this stage alone, with a home.
         spark: the session.
         options: the engine's.
-        told: is told of each batch.
+        told: is told of each batch, and whenever it begins to wait.
     """
 
     def __init__(self, plan: Plan, spark: SparkSession, options: Options, told: Told) -> None:
@@ -92,7 +110,11 @@ class StageStream:
         #: What the latest batch failed with, which Spark tells only as text.
         self._error: Exception | None = None
         self._failures = 0
+        #: Of these, what Spark ended a query with that says nothing to us.
+        self._unexplained = 0
         self.message = "beginning"
+        #: What it waits for, in words; empty while all is well.
+        self.trouble = ""
         #: Spark's query while there is one.
         self.query: StreamingQuery | None = None
 
@@ -108,18 +130,20 @@ class StageStream:
             except (Unavailable, Indeterminate, Fenced) as error:
                 self._pause(error)
             else:
-                return
+                break
+        self.message = "done"
 
     def stop(self) -> None:
         """Let the batch under way come to its end, and begin no other; `run` returns then."""
         self._stopping.set()
 
     def _pause(self, error: Exception) -> None:
+        pause = min(bounds.PAUSE_SECONDS_MAX, bounds.PAUSE_SECONDS * 2 ** min(self._failures, 10))
         self._failures += 1
-        longest = bounds.PAUSE_SECONDS * 2 ** min(self._failures - 1, 10)
-        self.message = f"waiting: {error}"
-        LOG.warning("stage %s begins again: %s", self.spec.name, error)
-        self._stopping.wait(min(bounds.PAUSE_SECONDS_MAX, longest))
+        self.trouble = f"{self.spec.name}: {type(error).__name__}: {error}"
+        LOG.warning("%s; again in %.1f s", self.trouble, pause)
+        self._told(self.spec, News())
+        self._stopping.wait(pause)
 
     # One start --------------------------------------------------------------------------------
 
@@ -132,7 +156,8 @@ class StageStream:
         with closing(Ports(self.plan)) as ports:
             topic = self._topic(ports)
             hints = Hints(ports.client, self.spec.group)
-            run = _Run(name, checkpoint, ports, hints, self._walk(ports, topic))
+            query = f"{self.spec.pipeline}.{name}"
+            run = _Run(name, query, checkpoint, ports, hints, self._walk(ports, topic))
             try:
                 self._stream(run)
             finally:
@@ -172,11 +197,9 @@ class StageStream:
             writer = writer.trigger(**self._options.trigger)
         self._error = None
         self.query = (
-            writer.queryName(f"{self.spec.pipeline}.{run.name}")
-            .option("checkpointLocation", run.checkpoint.root)
-            .start()
+            writer.queryName(run.query).option("checkpointLocation", run.checkpoint.root).start()
         )
-        self.message = "running"
+        self.message, self.trouble = "running", ""
         self._wait(self.query)
 
     def _wait(self, query: StreamingQuery) -> None:
@@ -194,7 +217,8 @@ class StageStream:
                 raise error from None
             if self._stopping.is_set():
                 return
-            if self._failures + 1 >= bounds.FAILURES_MAX:
+            self._unexplained += 1
+            if self._unexplained >= bounds.FAILURES_MAX:
                 raise error from None
             raise Unavailable(
                 "run a stage's query",
@@ -216,7 +240,7 @@ class StageStream:
                 # SUBTLE: Spark takes the text apart with a regular expression that overflows the
                 # stack of its thread where the text is long. What happened is kept here.
                 raise _BatchFailedError(type(error).__name__) from None
-            self._failures = 0
+            self._failures = self._unexplained = 0
 
     def _run_batch(self, run: _Run, rows: DataFrame, batch: int) -> None:
         name = self.spec.reads
@@ -238,11 +262,12 @@ class StageStream:
         silent = [p for p, (begin, end) in ranges.items() if begin < end and p not in done]
         # Ranges without a record: markers of transactions, or what compaction left of them.
         reports += finish_lanes(job, run.ports, silent)
-        self._told(self.spec, reports, self._ends(run.ports, topic))
-        ends = {partition: end for partition, (_, end) in ranges.items()}
+        ends = self._ends(run.ports, topic)
+        self._told(self.spec, News(query=run.query, number=batch, reports=reports, ends=ends))
+        planned_ends = {partition: end for partition, (_, end) in ranges.items()}
         # Another driver may have gone further.
         further = {one["partition"]: one["done"]["frontier"] for one in reports}
-        run.hints.tell(name, ends | further)
+        run.hints.tell(name, planned_ends | further)
 
     def _ends(self, ports: Ports, topic: Topic) -> dict[int, int]:
         """Return the ends of the logs just now; none if nobody answers: they only show the lag."""

@@ -95,8 +95,9 @@ class Ports:
     def __init__(self, plan: Plan, at: At = nowhere) -> None:
         self.plan = plan
         self.spec = plan.stages[0]
-        self.client = open_client(plan.kafka, plan.options, plan.client)
+        # What may be away comes first: nothing is held yet that would be left behind.
         self.catalog = open_catalog(plan.catalog)
+        self.client = open_client(plan.kafka, plan.options, plan.client)
         self._home = home_of(plan.home)
         self._at = at
         self._clock = SystemClock(threading.Event())

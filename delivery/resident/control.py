@@ -215,6 +215,8 @@ class Control:
             line.heard = time.monotonic()
             if "progress" in message or "ended" in message:
                 line.progress = Progress.of(message.get("progress") or message["ended"])
+                for lane in line.progress.lanes:
+                    LOG.debug("%s", lane.words)
                 line.trouble = ""
                 line.ended = "ended" in message
             if "trouble" in message:

@@ -213,8 +213,6 @@ class _Task:
         counters = Counters(**progress.counters)
         counters.add(self._before)
         told = Progress(lanes=progress.lanes, counters=counters.document())
-        for lane in told.lanes:
-            LOG.debug("%s seq %d at %d, lag %s", lane.lane, lane.seq, lane.frontier, lane.lag)
         self._send({what: told.document()})
 
     def _send(self, message: dict[str, Any]) -> None:

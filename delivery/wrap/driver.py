@@ -13,6 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 import threading
 import uuid
 from collections.abc import Iterable, Mapping
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
     from delivery.kafka.port import Client, Topic
 
 __all__ = ["StageDriver"]
+
+LOG = logging.getLogger(__name__)
 
 
 class _Logs:
@@ -214,7 +217,12 @@ class StageDriver:
         for name, topic in self._wrapped.topics.items():
             ends = {s.partition: offset for s, offset in planned.end if s.topic == topic.id}
             self._hints.tell(name, ends)
-        return difference(self.counters, before)
+        done = difference(self.counters, before)
+        seq = self._runner.state.lane.known.ref.seq
+        LOG.debug(
+            "%s seq %d: batch %d, %d fresh of %d", self.lane, seq, number, done.fresh, done.read
+        )
+        return done
 
     def _planned(self, number: int) -> _Batch:
         begun = self._wrapped.start if self._state is None else None

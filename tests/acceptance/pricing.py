@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from dedup.local import LaneIndex
+from delivery.host.clock import SystemClock
 from delivery.host.spec import Plan, StageSpec
 from delivery.records import Output, Record
 from tests.unit.local_lanes import TINY
@@ -29,6 +30,8 @@ from tests.unit.local_lanes import TINY
 BUNDLE_ROWS = 40
 #: Files of a straggler: who it is, and that it may go on.
 STRAGGLER, GO_ON = "straggler", "go-on"
+#: Files of the process whose clock is wrong: which it is, and that the clock was asked.
+STRAY, ASKED = "stray", "asked"
 POLL_SECONDS = 0.02
 #: The variable that says so.
 TINY_INDEXES = "ACCEPTANCE_TINY_INDEXES"
@@ -73,6 +76,38 @@ def straggle(directory: str, record: Record) -> Output:
     return price(record)
 
 
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """Asks for a price; the first process of Spark's that is handed it has a wrong clock from then on."""
+
+    directory: str
+    ahead_ms: int
+
+    def __call__(self, record: Record) -> Output:
+        """Ask for a price."""
+        return price(record)
+
+    def __reduce__(self) -> tuple[Callable[..., Stray], tuple[str, int]]:
+        return astray, (self.directory, self.ahead_ms)
+
+
+def astray(directory: str, ahead_ms: int) -> Stray:
+    """Arrive in a process."""
+    from pyspark import TaskContext  # noqa: PLC0415 - only where Spark runs it
+
+    if TaskContext.get() is not None:
+        with suppress(FileExistsError), (Path(directory) / STRAY).open("x") as file:
+            file.write(str(os.getpid()))
+            right = SystemClock.now_ms
+
+            def wrong(clock: SystemClock) -> int:
+                (Path(directory) / ASKED).touch()
+                return right(clock) + ahead_ms
+
+            setattr(SystemClock, "now_ms", wrong)  # noqa: B010 - a method, to mypy
+    return Stray(directory, ahead_ms)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
     """One pipeline with topics of its own; travels to other processes as JSON.
@@ -89,6 +124,8 @@ class Pipeline:
         tiny: whether indexes keep little in memory and in each file, so that all steps of their
             upkeep come soon; in processes that are told so by `TINY_INDEXES`.
         straggling: directory in which attempts of tasks say who they are; the first of them waits.
+        astray: directory in which a process of Spark's says that it is the one with a wrong clock.
+        ahead_ms: how wrong.
     """
 
     name: str
@@ -100,6 +137,8 @@ class Pipeline:
     answer_seconds: float = 0.0
     straggling: str = ""
     tiny: bool = False
+    astray: str = ""
+    ahead_ms: int = 0
 
     @property
     def raw(self) -> str:
@@ -164,6 +203,8 @@ class Pipeline:
     def _price(self) -> Callable[[Record], Output]:
         if self.straggling:
             return partial(straggle, self.straggling)
+        if self.astray:
+            return Stray(self.astray, self.ahead_ms)
         return partial(answer, self.answer_seconds) if self.answer_seconds else price
 
     @property

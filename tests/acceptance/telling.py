@@ -82,7 +82,9 @@ def _truth(
     log = [one for one in topics[spec.reads][source].records if isinstance(one, Record)]
     first = next(one for one in log if _id(spec, one) == _id(spec, record))
     if first.offset == record.offset:
-        return True, seal.ref.seq, None, _made(lane, topics, source, record)
+        # Strangers' records may say in their headers that they were made of it.
+        written = {name: topics[name] for name in spec.topics}
+        return True, seal.ref.seq, None, _made(lane, written, source, record)
     # A remnant is dropped without a look at what it repeats.
     repeated = _dropped_as(catalog, lane, seal, source, record.offset) is Verdict.DUPLICATE
     return False, seal.ref.seq, (source.partition, first.offset) if repeated else None, {}

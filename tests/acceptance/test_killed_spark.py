@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from delivery.host.killing import EXECUTOR
 from delivery.operate.dying import Kills
-from delivery.points import MID_EMIT, POINTS, STORED_NOT_SEALED
+from delivery.points import MID_EMIT, POINTS, SEALED_NOT_EMITTED, STORED_NOT_SEALED
 from tests.acceptance.kit import Trial, Worker, prove, shares, until
 from tests.acceptance.pricing import Pipeline
 
@@ -68,6 +69,20 @@ def test_an_executor_and_a_driver_killed(
     trial = Trial.of(pipeline, tmp_path, seed=37, count=RECORDS)
     kills = ((STORED_NOT_SEALED, "executor"), (MID_EMIT, "driver"))
     killed(trial, engine, CLUSTER, kills, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("catalog", CATALOGS)
+def test_a_worker_and_a_driver_killed_behind_re_keying(
+    engine: str, catalog: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Repeats come in whatever partition."""
+    pipeline: Pipeline = request.getfixturevalue(f"{catalog}_pipeline")
+    pipeline = replace(pipeline, rekeyed=True)
+    trial = Trial.of(pipeline, tmp_path, seed=61, count=RECORDS)
+    kills = ((SEALED_NOT_EMITTED, "worker"), (MID_EMIT, "driver"))
+    killed(trial, engine, LOCAL, kills, tmp_path)
 
 
 #: Every point with every victim, on one of the engines with one of the catalogs each, so that any

@@ -1,8 +1,9 @@
-"""Brokers and nodes die, stand still and come back under resident tasks that nobody starts again."""
+"""Brokers and nodes die, stand still and come back under engines on Spark that nobody starts again."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -26,28 +27,25 @@ from tests.acceptance.test_servers import (
     standing_still,
     trial,
 )
+from tests.acceptance.test_two_drivers import begun
 
 __all__ = ["cluster", "trial"]
 
 pytestmark = pytest.mark.slow
 
-LOCAL = "local[3,4]"
+ENGINES = ("resident", "microbatch")
 SECONDS_MAX = 240.0
+#: Pauses grow: in a minute without a catalog there is one as long as this.
+PAUSE_GROWN_SECONDS = 8.0
 
 
-def running(trial: Trial) -> Worker:
-    """Start a driver, and wait until a task runs."""
-    driver = trial.drive("resident", LOCAL)
-    until("a task runs", lambda: " runs on " in driver.said.read_text(), SECONDS_MAX, driver)
-    return driver
-
-
-def endured(trial: Trial, hurt: Callable[[], None], heal: Callable[[], None]) -> None:
+def endured(engine: str, trial: Trial, hurt: Callable[[], None], heal: Callable[[], None]) -> None:
     """Send everything in parts; hurt a server early, heal it late, and judge.
 
     What was sent before it is healed comes out without it.
     """
-    driver, parts = running(trial), shares(trial.traffic.rows, PARTS)
+    driver = begun(trial, engine, trial.complete)
+    parts = shares(trial.traffic.rows, PARTS)
     with open_client(trial.pipeline.kafka, PUBLISHER) as client:
         for number, part in enumerate(parts):
             if number == PARTS // 4:
@@ -73,23 +71,30 @@ def seen(driver: Worker) -> list[dict[str, Any]]:
     return [json.loads(line.split(SEEN, 1)[1]) for line in lines if SEEN in line]
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", ["kafka-2", "cassandra-2"])
-def test_a_server_killed_and_started_again(name: str, cluster: Services, trial: Trial) -> None:
+def test_a_server_killed_and_started_again(
+    name: str, engine: str, cluster: Services, trial: Trial
+) -> None:
     server = cluster.servers[name]
-    endured(trial, server.kill, server.restart)
+    endured(engine, trial, server.kill, server.restart)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", ["kafka-2", "cassandra-2"])
-def test_a_server_that_stands_still(name: str, cluster: Services, trial: Trial) -> None:
+def test_a_server_that_stands_still(
+    name: str, engine: str, cluster: Services, trial: Trial
+) -> None:
     with standing_still(cluster.servers[name]) as (pause, goes_on):
-        endured(trial, pause, goes_on)
+        endured(engine, trial, pause, goes_on)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 def test_without_any_catalog_it_waits_says_so_and_holds_no_more(
-    cluster: Services, trial: Trial
+    engine: str, cluster: Services, trial: Trial
 ) -> None:
     parts = shares(trial.traffic.rows, 2)
-    driver = running(trial)
+    driver = begun(trial, engine, trial.complete)
 
     def processes() -> list[psutil.Process]:
         above = psutil.Process(driver.process.pid)
@@ -100,7 +105,8 @@ def test_without_any_catalog_it_waits_says_so_and_holds_no_more(
         trial.send(parts[1])
         until("it says so", lambda: says_so(seen(driver)[-1]), SECONDS_MAX, driver)
         growth = grown(processes, PAUSE_SECONDS)
-        assert len(growth) > 1, "there is a task"
+        # A resident task waits by itself; a micro-batch that failed is waited for by the driver.
+        assert len(growth) > (engine == "resident"), "there is a task"
         assert max(growth.values()) < GROWTH_BYTES_MAX
         assert driver.process.poll() is None, "it waits"
         last = seen(driver)[-1]
@@ -110,8 +116,11 @@ def test_without_any_catalog_it_waits_says_so_and_holds_no_more(
     until("it says that it goes on", lambda: not waits(seen(driver)[-1]), of=driver)
     came_to_its_end(trial, driver)
     said = driver.said.read_text()
-    assert "; again in 10.0 s" in said, "the log says when it tries again, with growing pauses"
-    assert "Traceback" not in said
+    pauses = re.findall(r"; again in ([\d.]+) s", said)
+    assert max(map(float, pauses)) >= PAUSE_GROWN_SECONDS, "the log says when it tries again"
+    # Cassandra's and Spark's own libraries tell of what they see as they like.
+    tellers = [before.splitlines()[-1] for before in said.split("Traceback ")[:-1]]
+    assert [line for line in tellers if not re.search(r" (cassandra|py4j)\.", line)] == []
 
 
 def waits(what: dict[str, Any]) -> list[str]:

@@ -33,7 +33,8 @@ def won_and_lost(trial: Trial) -> tuple[int, int]:
     store = open_store(trial.pipeline.catalog)
     try:
         catalog = Catalog(store)
-        rows = [(catalog.load(lane), list(store.losers(lane))) for lane in store.lanes()]
+        lanes = [lane for lane in store.lanes() if lane.startswith(trial.pipeline.name)]
+        rows = [(catalog.load(lane), list(store.losers(lane))) for lane in lanes]
     finally:
         store.close()
     mine = [(row, lost) for row, lost in rows if row is not None]

@@ -16,6 +16,7 @@ import threading
 import traceback
 import uuid
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,7 @@ def locked(record: Record) -> Record:
 
 
 LOCK = threading.Lock()
+ROOT = str(Path(__file__).parents[2])
 CALLS: dict[str, Callable[..., Any]] = {
     f.__name__: f for f in (price, ship, steady, where, stuck, picky, locked, total, marked, meet)
 }
@@ -114,6 +116,7 @@ class Driver:
     def __init__(self, master: str, conf: dict[str, str]) -> None:
         self.spark = spark_session("resident", master, conf={"spark.log.level": "OFF", **conf})
         self.queries: dict[str, Any] = {}
+        self.events: list[tuple[str, int, int]] = []
 
     def start(self, name: str, stages: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         """Start a pipeline."""
@@ -126,6 +129,42 @@ class Driver:
             call = CALLS[stage.pop("call")]
             delivery.stage(name=call.__name__, **stage)(call)
         self.queries[name] = delivery.start(self.spark, **options)
+        return {}
+
+    def begin(self, pipeline: dict[str, Any], engine: str) -> dict[str, Any]:
+        """Start the pipeline that the promise is tried on, by an engine's package."""
+        sys.path.insert(0, ROOT)
+        from tests.acceptance.pricing import Pipeline  # noqa: PLC0415 - this program is no module
+
+        made = Pipeline(**pipeline)
+        self.queries[made.name] = import_module(f"delivery.{engine}").start(made.plan, self.spark)
+        return {}
+
+    def listen(self) -> dict[str, Any]:
+        """Note what Spark tells a listener from now on."""
+        from pyspark.sql.streaming import StreamingQueryListener  # noqa: PLC0415 - needs a session
+
+        events = self.events
+
+        class Listener(StreamingQueryListener):
+            def onQueryStarted(self, event: Any) -> None: ...  # noqa: N802 - as PySpark spells it
+            def onQueryIdle(self, event: Any) -> None: ...  # noqa: N802 - as PySpark spells it
+            def onQueryTerminated(self, event: Any) -> None: ...  # noqa: N802 - as PySpark spells it
+
+            def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - as PySpark spells it
+                told = event.progress
+                events.append((told.name, told.batchId, told.numInputRows))
+
+        self.spark.streams.addListener(Listener())
+        return {}
+
+    def heard(self) -> dict[str, Any]:
+        """Say what the listener was told."""
+        return {"events": list(self.events)}
+
+    def talk(self, logger: str) -> dict[str, Any]:
+        """Let a logger say everything."""
+        logging.getLogger(logger).setLevel(logging.DEBUG)
         return {}
 
     def signals(self, name: str) -> dict[str, Any]:
@@ -148,6 +187,10 @@ class Driver:
             "active": query.isActive,
             "exception": str(query.exception()),
         }
+
+    def recent(self, name: str) -> dict[str, Any]:
+        """Say all that it has said of itself."""
+        return {"progress": self.queries[name].recentProgress}
 
     def stop(self, name: str) -> dict[str, Any]:
         """Stop it."""

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from delivery.points import POINTS, SEALED_NOT_EMITTED
 from delivery.services.kafka import Kafka
-from tests.acceptance.kit import Trial, prove, until
+from tests.acceptance.kit import PARTITIONS, ROOT, Trial, prove, until
 from tests.acceptance.pricing import Pipeline
 from tests.integration.kafka_kit import lag_seen
 from tests.integration.microbatch_kit import JOB_SECONDS_MAX, ended, job, progress
+from tests.integration.resident_kit import driven
 
 RECORDS = 200
 
@@ -77,6 +81,51 @@ def test_engines_take_turns_on_a_live_pipeline(pipeline: Pipeline, tmp_path: Pat
     trial.send(rows[second:])
     trial.finish()
     prove(trial)
+
+
+def test_who_listens_or_reads_logs_finds_what_became_of_each_batch(
+    pipeline: Pipeline, tmp_path: Path
+) -> None:
+    trial = Trial.of(pipeline, tmp_path, seed=8, count=RECORDS)
+    trial.send_all()
+    log = tmp_path / "driver.log"
+    lanes = [
+        f"{spec.prefix}{spec.reads}-{partition}"
+        for spec in pipeline.stages
+        for partition in range(PARTITIONS)
+    ]
+    with driven("local[2,4]", log, {"spark.executorEnv.PYTHONPATH": str(ROOT)}) as driver:
+        driver.well("listen")
+        driver.well("talk", logger="delivery")
+        driver.well("begin", pipeline=asdict(pipeline), engine="microbatch")
+        driver.well("deliver", name=pipeline.name)
+        told = driver.well("recent", name=pipeline.name)["progress"]
+        mine = {(one["query"], one["batchId"]): one["batch"]["read"] for one in told}
+
+        def heard() -> bool:
+            events = driver.well("heard")["events"]
+            return mine == {(q, n): rows for q, n, rows in events if (q, n) in mine}
+
+        until("the listener heard of the same batches", heard, JOB_SECONDS_MAX)
+        status = driver.well("stop", name=pipeline.name)["status"]
+        assert (status["message"], status["waitingFor"]) == ("stopped", [])
+        # A stage's figures are with each of its batches.
+        read, fresh = (
+            sum(one["batch"][name] for one in told if one["stage"] == "price")
+            for name in ("read", "fresh")
+        )
+        assert (read, fresh) == (len(trial.traffic.rows), len(trial.traffic.firsts))
+        assert told[-1]["message"] == "price: running; ship: running"
+        driver.well("begin", pipeline=asdict(pipeline), engine="resident")
+        for logger in ("delivery.microbatch.query", "delivery.resident.control"):
+            until(f"{logger} tells of each lane", partial(tells, log, logger, lanes))
+    prove(trial)
+
+
+def tells(log: Path, logger: str, lanes: list[str]) -> bool:
+    """Tell whether a log has a line of a logger with each lane and its seq."""
+    said = log.read_text()
+    return all(re.search(rf"{logger}: {lane} seq \d+ at \d+, lag \d+\n", said) for lane in lanes)
 
 
 def test_two_drivers_at_once_share_the_work_and_double_nothing(

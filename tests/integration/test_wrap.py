@@ -118,7 +118,9 @@ def test_a_job_without_state_needs_no_memory_of_spark_s(make: Callable[[str], Jo
     job.run()
     assert not job.checkpoint.exists(), "it has one of its own at each start"
     job.send(traffic(RECORDS, 2 * RECORDS))
-    job.run()
+    said = job.run()
+    logged = rf"{job.name}/report/all seq \d+: batch \d+, (\d+) fresh of \d+"
+    assert sum(map(int, re.findall(logged, said))) == RECORDS
     lags = lag_seen(job.kafka, f"{job.name}.report", f"{job.name}.in")
     assert lags == dict.fromkeys(range(PARTITIONS), 0)
     job.prove()

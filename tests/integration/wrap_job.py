@@ -8,6 +8,7 @@ dies at a point takes this process and its JVM along.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import uuid
@@ -30,6 +31,8 @@ WINDOW = "20 seconds"
 
 def main(settings: dict[str, Any]) -> None:
     """Run the job over what is there."""
+    logging.basicConfig(level=logging.WARNING)
+    logging.getLogger("delivery.wrap").setLevel(logging.DEBUG)
     conf = {"spark.log.level": "OFF", "spark.sql.shuffle.partitions": "2"}
     spark = spark_session("job", conf=conf)
     if settings["doomed"]:
