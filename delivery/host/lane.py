@@ -20,10 +20,10 @@ from dedup.catalog.catalog import Catalog
 from dedup.filters import Filters
 from dedup.local.home import Home
 from dedup.local.index import FILTERS, LaneIndex
-from dedup.model import Frontier, Source
+from dedup.model import Counts, Frontier, Source
 from delivery.batch import OFFSET_MAX, Batch, joined
 from delivery.host.clock import SystemClock, pause_seconds
-from delivery.host.counters import Counters
+from delivery.host.counters import Counters, warned_of
 from delivery.host.outbox import Outbox, Road
 from delivery.host.senders import Senders, Writers
 from delivery.host.spec import BUFFER_BYTES_MAX, BUFFER_ROWS_MAX, StageSpec
@@ -79,6 +79,8 @@ class LaneTask:
         self.spec = spec
         self.source = source
         self._counters = Counters()
+        #: Whether it was said that no record of a bundle has the name it should have.
+        self._warned = False
         senders = senders or Senders(Writers(catalog), source.topic)
         senders.memory.rekeyed |= spec.rekeyed
         self._index = index or LaneIndex(
@@ -114,7 +116,7 @@ class LaneTask:
             ),
             limits=spec.limits,
             pool=pool,
-            sealed=self._counters.count,
+            sealed=self._sealed,
             at=at,
         )
         self.outbox = Outbox(self._runner, emitter)
@@ -196,6 +198,11 @@ class LaneTask:
     def idle(self) -> bool:
         """Whether everything read is sealed and acknowledged."""
         return not (self._rows or self.unsettled) and self._runner.state.lane.idle
+
+    def _sealed(self, counts: Counts) -> None:
+        self._counters.count(counts)
+        if counts.unnamed == counts.read and not self._warned:
+            self._warned = warned_of(self.name, self.spec.named, counts)
 
     # Rows -------------------------------------------------------------------------------------
 

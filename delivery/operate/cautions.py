@@ -21,6 +21,7 @@ from typing import Any
 
 from delivery.api import Delivery
 from delivery.host.spec import StageSpec
+from delivery.naming import BY_PLACE
 
 __all__ = ["Caution", "of_pipeline", "of_stage"]
 
@@ -170,8 +171,7 @@ def _of_names(spec: StageSpec, *, internal: bool) -> Iterator[Caution]:
         yield Caution(
             spec.name,
             "id_from",
-            "records are named by their place: one that its publisher sends twice counts twice; say "
-            "id_from= where records name themselves",
+            BY_PLACE,
         )
     elif callable(spec.named):
         chance, outside, unread = _uses(spec.named)

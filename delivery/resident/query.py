@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from delivery.host.progress import Progress
 from delivery.host.spec import Plan
 from delivery.resident.caught_up import wait_until_delivered
-from delivery.resident.line import Line
+from delivery.resident.line import Line, ended
 from delivery.resident.options import CANCEL_SECONDS, RECENT_MAX, Options
 from delivery.resident.supervisor import Supervisor
 
@@ -150,6 +150,8 @@ class ResidentQuery:
         with self._turn:
             self._recent.append(document)
         self._line.show(document, last=self._supervisor.ended.is_set() or not document["tasks"])
+        if self._supervisor.over:
+            self._line.say(ended(progress.counters))
 
 
 class StoppedError(Exception):
