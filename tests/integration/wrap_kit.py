@@ -72,6 +72,7 @@ class Job:
     kafka: str
     directory: Path
     kind: str
+    stage: str = "report"
     filters: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -100,6 +101,7 @@ class Job:
             "catalog": self.catalog,
             "home": str(self.directory / "home"),
             "kind": self.kind,
+            "stage": self.stage,
             "filters": self.filters,
             "checkpoint": str(self.checkpoint),
             "doomed": bool(kill_at),

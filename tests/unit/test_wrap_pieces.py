@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -9,16 +11,17 @@ import pytest
 from dedup.arrays import pack
 from dedup.errors import InvalidUsage
 from dedup.formats.dropped import Run, Verdict
+from dedup.local.stats import Asked
 from dedup.model import Attempt, Frontier, Head, HeadRef, Incarnation, RecordId, Source, TopicId
 from delivery.batch import batches_of
 from delivery.microbatch.columns import batch_of, split
 from delivery.naming import id_from, names_of
 from delivery.records import Record
-from delivery.verdicts import EXTERNAL
+from delivery.verdicts import EXTERNAL, Verdicts
 from delivery.wrap import token as tokens
 from delivery.wrap.names import per_topic
 from delivery.wrap.outputs import placing, rows_of
-from delivery.wrap.pieces import Piece, Pieces, merged, runs
+from delivery.wrap.pieces import Piece, Pieces, merged, piece_of, runs
 from delivery.wrap.token import Token
 
 TOPIC = TopicId(b"t" * 16)
@@ -41,6 +44,12 @@ def piece(offsets: list[int], names: bytes, dropped: tuple[int, ...] = ()) -> Pi
         dropped=np.array(dropped, dtype=np.int64),
         reasons=np.full(len(dropped), Verdict.REMNANT, dtype=np.uint8),
     )
+
+
+def test_records_without_a_name_are_counted_over_all_pieces():
+    one = piece_of([Verdicts(unnamed=2), Verdicts(unnamed=1)], 0, Asked())
+    found = merged({A: one, B: replace(piece([2], b"c"), unnamed=1)})
+    assert found.verdicts.unnamed == 4
 
 
 def test_pieces_without_a_common_id_are_put_one_after_the_other():
