@@ -58,6 +58,9 @@ class LaneTask:
         at: is told each named step.
     """
 
+    #: Whether it was said that no record of a bundle has the name it should have.
+    _warned = False
+
     def __init__(
         self,
         spec: StageSpec,
@@ -79,8 +82,6 @@ class LaneTask:
         self.spec = spec
         self.source = source
         self._counters = Counters()
-        #: Whether it was said that no record of a bundle has the name it should have.
-        self._warned = False
         senders = senders or Senders(Writers(catalog), source.topic)
         senders.memory.rekeyed |= spec.rekeyed
         self._index = index or LaneIndex(
