@@ -209,6 +209,8 @@ class Counts:
     dead_letter: int = 0
     #: Duplicates whose payload was not that of the record they repeat.
     conflict: int = 0
+    #: Records that do not have the name that the stage was told of: their place names them.
+    unnamed: int = 0
 
     def __post_init__(self) -> None:
         """Every record read has exactly one verdict; a dead letter is a fresh record."""
@@ -216,6 +218,7 @@ class Counts:
         assert verdicts == self.read, "the verdicts add up to what was read"
         assert 0 <= self.dead_letter <= self.fresh, "dead letters are fresh records"
         assert 0 <= self.conflict <= self.duplicate, "conflicts are duplicates"
+        assert 0 <= self.unnamed <= self.read, "unnamed records are records"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import xxhash
 
+from dedup.catalog.open import refuse_malformed
 from dedup.errors import InvalidUsage
 from dedup.filters import Filters
 from delivery.host.spec import Conflicts, Plan, StageSpec, window_ms
@@ -73,6 +74,7 @@ class Delivery(Ends, Lives):
         filters: Filters | None = None,
         metrics: int | str | None = None,
     ) -> None:
+        refuse_malformed(catalog)
         self.catalog = catalog
         self.kafka = kafka
         self.pipeline = pipeline

@@ -35,7 +35,7 @@ from dedup.model import Frontier, Head, Incarnation, LaneRow, ReadSeq, Seal, Top
 from delivery.batch import Batch
 from delivery.header import NAME, decode_headers
 from delivery.lateness import Trust
-from delivery.naming import Foreign, IdFrom, names_of
+from delivery.naming import Foreign, IdFrom, names_of, says_where
 from delivery.ports import Log
 from delivery.protocol.senders import Horizon, Mark, Standing, learned, standing
 from delivery.records import Headers
@@ -197,15 +197,17 @@ class Judge:
                     sheet.marks.append(mark)
         unnamed = np.flatnonzero(~sheet.named & (sheet.verdicts == _FRESH))
         if len(unnamed):
-            sheet.ids[unnamed] = self._external_ids(sheet, unnamed)
+            sheet.ids[unnamed] = self._external_ids(sheet, unnamed, verdicts)
         sheet.rows = np.flatnonzero(sheet.verdicts == _FRESH)
 
-    def _external_ids(self, sheet: _Sheet, rows: Places) -> Ids:
+    def _external_ids(self, sheet: _Sheet, rows: Places, verdicts: Verdicts) -> Ids:
         batch = sheet.batch
         names = names_of(self._id_from, batch, rows, sheet.letters if self._letters else None)
         known = [name for name in names if name is not None]
         if len(known) == len(names):
             return named_many(known)
+        if says_where(self._id_from):
+            verdicts.unnamed += len(names) - len(known) - len(sheet.letters)
         ids: Ids = positional_many(batch.source, batch.offsets[rows])
         if known:
             ids[np.array([name is not None for name in names])] = named_many(known)

@@ -1,7 +1,8 @@
 """How a publisher names its records: the ways a stage can say where the id stands.
 
 What it is: `id_from(text)` for what users write, `names_of`, which takes the names out of a whole
-batch, `forgiving`, for whoever looks at records that were put aside, and `field_of`.
+batch, `says_where`, by which a record without a name is one that was expected to have it, `forgiving`,
+for whoever looks at records that were put aside, and `field_of`.
 What it must not know: hashes, verdicts, lanes.
 
 Invariants:
@@ -29,6 +30,12 @@ from delivery.records import Record
 
 #: Returns the bytes by which a record's publisher names it, or None where only its place does.
 IdFrom = Callable[[Record], bytes | None]
+
+#: What becomes of records that nobody names, in words.
+BY_PLACE = (
+    "records are named by their place: one that its publisher sends twice counts twice; say "
+    "id_from= where records name themselves"
+)
 
 _Rows = npt.NDArray[np.intp]
 _NAME, _VALUE = itemgetter(0), itemgetter(1)
@@ -91,6 +98,12 @@ def names_of(
             unnamed[row] = why
             found.append(None)
     return found
+
+
+def says_where(way: IdFrom) -> bool:
+    """Tell whether a way says where every record has its name; a function may say that one has none."""
+    way = getattr(way, "way", way)
+    return isinstance(way, _Key | _Value | _Header | _Json)
 
 
 def forgiving(way: IdFrom) -> IdFrom:

@@ -92,6 +92,8 @@ class Verdicts:
     remnant: int = 0
     abandoned: int = 0
     conflict: int = 0
+    #: Records that lack the name that the stage was told of.
+    unnamed: int = 0
 
     @property
     def counts(self) -> Counts:
@@ -103,6 +105,7 @@ class Verdicts:
             remnant=self.remnant,
             abandoned=self.abandoned,
             conflict=self.conflict,
+            unnamed=self.unnamed,
         )
 
     def add(

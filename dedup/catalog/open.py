@@ -1,6 +1,6 @@
 """Opens a catalog by its URL: the one place that knows which store a scheme means.
 
-What it is: `open_store` and `open_catalog`.
+What it is: `open_store`, `open_catalog`, and `refuse_malformed`, for whoever opens it later.
 What it must not know: how any store works. A store's driver is imported only when its scheme is
 used.
 
@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 
 from dedup.backup import unfinished
@@ -19,6 +20,7 @@ from dedup.catalog.memory import MemoryStore
 from dedup.catalog.store import Store
 from dedup.errors import InvalidUsage
 
+_SCHEMES = ("memory", "sqlite", "cassandra")
 _RIGHT = "memory:, sqlite:shop.db or cassandra://host:9042/keyspace"
 
 
@@ -66,32 +68,42 @@ def refuse_unfinished(store: Store) -> None:
         )
 
 
-def _opened(url: str, *, create: bool) -> Store:
+def refuse_malformed(url: str) -> None:
+    """Refuse a URL that names no catalog, as far as that can be told without opening it."""
     scheme, colon, rest = url.partition(":")
-    if scheme == "memory" and colon:
-        return _memory(url, rest, create=create)
-    if scheme == "sqlite" and colon:
-        return _sqlite(url, rest, create=create)
-    if scheme == "cassandra" and colon:
-        return _cassandra(url, create=create)
-    raise _malformed(url, f"a catalog's URL is one of {_RIGHT}")
-
-
-def _memory(url: str, rest: str, *, create: bool) -> Store:
-    if rest:
+    if not colon or scheme not in _SCHEMES:
+        # A path, or a slip of the fingers: another scheme is no file's name.
+        like = get_close_matches(scheme, _SCHEMES, n=1) if colon else []
+        meant = f"{like[0]}:{rest}" if like else "" if colon or not url else f"sqlite:{url}"
+        meant = f"; did you mean {without_user(meant)}?" if meant else ""
+        raise _malformed(url, f"a catalog's URL is one of {_RIGHT}{meant}")
+    if scheme == "memory" and rest:
         raise _malformed(url, "a memory catalog has no name: write memory:")
+    if scheme == "sqlite" and (not rest or rest.startswith(("//", ":")) or "\0" in rest):
+        raise _malformed(
+            url,
+            "write sqlite:shop.db for a file in the working directory, sqlite:/var/lib/shop.db for "
+            "an absolute path, or memory: for none",
+        )
+
+
+def _opened(url: str, *, create: bool) -> Store:
+    refuse_malformed(url)
+    scheme, _, rest = url.partition(":")
+    if scheme == "memory":
+        return _memory(url, create=create)
+    if scheme == "sqlite":
+        return _sqlite(url, rest, create=create)
+    return _cassandra(url, create=create)
+
+
+def _memory(url: str, *, create: bool) -> Store:
     if not create:
         raise _malformed(url, "a memory catalog is its process's own, and no other can look at it")
     return MemoryStore()
 
 
 def _sqlite(url: str, rest: str, *, create: bool) -> Store:
-    if not rest or rest.startswith(("//", ":")) or "\0" in rest:
-        raise _malformed(
-            url,
-            "write sqlite:shop.db for a file in the working directory, sqlite:/var/lib/shop.db for "
-            "an absolute path, or memory: for none",
-        )
     path = Path(rest).absolute()
     if not create and not (path.is_file() and path.stat().st_size):
         raise InvalidUsage(

@@ -158,7 +158,11 @@ class SqliteFile:
                 self._recognise()  # BEFORE a lock file is made beside somebody else's database
             self._lock = FileLock(path.with_name(f"{path.name}-lock"))
         except (OSError, sqlite3.Error) as error:
-            raise unusable(self.url, f"it cannot be opened ({error})") from error
+            raise unusable(
+                self.url,
+                f"it cannot be opened ({error}): see whether this user may write in {path.parent}, "
+                "where SQLite keeps files beside it, or name a path elsewhere",
+            ) from None
         self._prepare()
 
     @contextmanager

@@ -11,7 +11,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TypeVar
 
 from dedup.errors import Corrupt
@@ -35,6 +35,8 @@ from dedup.model import (
 )
 
 VERSION = 1
+#: Of a seal: version 1 did not count unnamed records.
+SEAL_VERSION = 2
 #: Rows are read far more often than they change; a decoded row is immutable, so it may be shared.
 DECODED_MAX = 256
 _T = TypeVar("_T")
@@ -92,21 +94,22 @@ def encode_seal(seal: Seal) -> bytes:
     counts = seal.counts
     out.uint(counts.read).uint(counts.fresh).uint(counts.duplicate)
     out.uint(counts.remnant).uint(counts.abandoned).uint(counts.dead_letter)
-    out.uint(counts.conflict)
+    out.uint(counts.conflict).uint(counts.unnamed)
     write_reads(out, seal.learned)
     for blob in (seal.outputs, seal.segment, seal.dropped):
         out.uint(blob.chunks).uint(blob.rows).uint(blob.size).raw(blob.digest)
     out.data(seal.inline_outputs).data(seal.inline_segment).data(seal.inline_dropped)
-    return wrap(Kind.SEAL, VERSION, out.body())
+    return wrap(Kind.SEAL, SEAL_VERSION, out.body())
 
 
 @lru_cache(DECODED_MAX)
 def decode_seal(blob: bytes, place: str) -> Seal:
     """Return the seal that `encode_seal` wrote."""
-    return _decode(blob, Kind.SEAL, place, _read_seal)
+    version, body = unwrap(blob, Kind.SEAL, version_max=SEAL_VERSION, place=place)
+    return _value(body, place, partial(_read_seal, version))
 
 
-def _read_seal(body: Reader) -> Seal:
+def _read_seal(version: int, body: Reader) -> Seal:
     return Seal(
         ref=_read_ref(body),
         start=_read_frontier(body),
@@ -122,6 +125,7 @@ def _read_seal(body: Reader) -> Seal:
             abandoned=body.uint(),
             dead_letter=body.uint(),
             conflict=body.uint(),
+            unnamed=body.uint() if version >= SEAL_VERSION else 0,
         ),
         learned=read_reads(body),
         outputs=_read_blob_ref(body),
@@ -173,6 +177,10 @@ def _read_segment_list(body: Reader) -> SegmentList:
 
 def _decode(blob: bytes, kind: Kind, place: str, read: Callable[[Reader], _T]) -> _T:
     _, body = unwrap(blob, kind, version_max=VERSION, place=place)
+    return _value(body, place, read)
+
+
+def _value(body: bytes, place: str, read: Callable[[Reader], _T]) -> _T:
     reader = Reader(body, place)
     try:
         value = read(reader)

@@ -142,7 +142,11 @@ class Sink:
         last = kept_until(head, mark.incarnation)
         current = mark.incarnation == head.ref.incarnation
         if last is None and not self._world.evidence.restored:
-            self._say(Kind.UNSEALED, subject, "of an incarnation that never was")
+            text = (
+                "emitted by a lane of this name in another catalog, or in one that was lost: see "
+                "whether the pipeline is also started elsewhere"
+            )
+            self._say(Kind.UNSEALED, subject, text)
             return
         if last is None or (mark.seq > last and not current):
             return  # abandoned: receivers drop it

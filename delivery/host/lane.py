@@ -20,10 +20,10 @@ from dedup.catalog.catalog import Catalog
 from dedup.filters import Filters
 from dedup.local.home import Home
 from dedup.local.index import FILTERS, LaneIndex
-from dedup.model import Frontier, Source
+from dedup.model import Counts, Frontier, Source
 from delivery.batch import OFFSET_MAX, Batch, joined
 from delivery.host.clock import SystemClock, pause_seconds
-from delivery.host.counters import Counters
+from delivery.host.counters import Counters, warned_of
 from delivery.host.outbox import Outbox, Road
 from delivery.host.senders import Senders, Writers
 from delivery.host.spec import BUFFER_BYTES_MAX, BUFFER_ROWS_MAX, StageSpec
@@ -57,6 +57,9 @@ class LaneTask:
         senders: who writes what the lane reads; lanes of a process look it up together.
         at: is told each named step.
     """
+
+    #: Whether it was said that no record of a bundle has the name it should have.
+    _warned = False
 
     def __init__(
         self,
@@ -108,7 +111,7 @@ class LaneTask:
             policy=_policy(spec),
             limits=spec.limits,
             pool=pool,
-            sealed=self._counters.count,
+            sealed=self._sealed,
             at=at,
         )
         self.outbox = Outbox(self._runner, emitter)
@@ -190,6 +193,11 @@ class LaneTask:
     def idle(self) -> bool:
         """Whether everything read is sealed and acknowledged."""
         return not (self._rows or self.unsettled) and self._runner.state.lane.idle
+
+    def _sealed(self, counts: Counts) -> None:
+        self._counters.count(counts)
+        if counts.unnamed == counts.read and not self._warned:
+            self._warned = warned_of(self.name, self.spec.named, counts)
 
     # Rows -------------------------------------------------------------------------------------
 

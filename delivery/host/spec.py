@@ -118,6 +118,14 @@ class StageSpec:
                 f"it is more than nothing and at most {WINDOW_MS_MAX} ms (30 days); nothing was "
                 "started",
             )
+        if self.reads and self.reads in (*self.writes, self.dead_letters):
+            raise InvalidUsage(
+                "declare a stage",
+                f"{self.name}: reads and writes {self.reads}",
+                "it would read what it makes, and make of one record more without end; nothing was "
+                "started: name another output. If records are to go round, let a second stage pass "
+                "them back from a topic of their own",
+            )
         if self.duplicates is not None and self.duplicates in (self.reads, *self.writes):
             raise InvalidUsage(
                 "declare a stage",
@@ -209,7 +217,7 @@ class StageSpec:
         return Trust(time_from(self.time_from), self.window_ms)
 
 
-def window_ms(window: str | timedelta | None) -> int:
+def window_ms(window: object) -> int:
     """Return a window in milliseconds.
 
     Raises:
@@ -219,7 +227,7 @@ def window_ms(window: str | timedelta | None) -> int:
         return WINDOW_MS_DEFAULT
     if isinstance(window, timedelta):
         return int(window.total_seconds() * 1000)
-    found = re.fullmatch(r"(\d+)([smhd])", window)
+    found = re.fullmatch(r"(\d+)([smhd])", window) if isinstance(window, str) else None
     if found is None:
         raise InvalidUsage(
             "declare a stage",

@@ -9,29 +9,33 @@ Invariants:
     was asked for.
     A stage that begins behind the latest record has the starting frontiers of all partitions
     appended BEFORE one of its records is read, so that no restart can skip what came in between.
-    A catalog that is older than what its own lanes have sent is refused before any lane runs.
+    A catalog that is older than what its own lanes have sent, or another one than they ran with, is
+    refused before any lane runs; so is a stage that may be another one under a new name.
     A partition that appears after that begins at its first offset.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from difflib import get_close_matches
 
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.open import open_catalog
 from dedup.catalog.store import Store
 from dedup.errors import InvalidUsage
 from delivery.host.outdated import refuse_outdated
+from delivery.host.renamed import declared, refuse_renamed
 from delivery.host.spec import Plan, StageSpec
 from delivery.host.worker import Worker
 from delivery.kafka.opening import open_client
 from delivery.kafka.port import Client, Topic, TopicSettings, awaited
 from delivery.life.guard import refuse_at_rest
+from delivery.naming import BY_PLACE
 from delivery.wrap.positions import lane_of
 
-__all__ = ["REKEYED_PARTITIONS", "prepare", "topics_of"]
+__all__ = ["REKEYED_PARTITIONS", "prepare", "remind", "topics_of"]
 
 LOG = logging.getLogger(__name__)
 
@@ -54,21 +58,11 @@ def prepare(plan: Plan, *, create_topics: bool = False) -> dict[str, Topic]:
         Unavailable: the cluster or the catalog does not answer.
     """
     with open_client(plan.kafka, plan.options, plan.client, LOG.warning) as client:
-        topics = topics_of(client, plan.stages, create=create_topics)
-        _refuse_compacted(client, plan.stages)
+        found = _looked(client, plan.stages, create=create_topics)
+        # Before the first topic is made: where the catalog cannot be used, nothing is.
         with closing(open_catalog(plan.catalog).store) as store:
-            _refuse_another_kind(store, plan.stages)
-            for spec in plan.stages:
-                refuse_at_rest(Catalog(store), spec.prefix, [spec.reads])
-                # Before any lane runs: what the first to run would send hides nothing of the others.
-                lanes = [spec.lane(source) for source in topics[spec.reads].sources]
-                refuse_outdated(Catalog(store), client, lanes, spec.kafka_topics)
-            late = [
-                spec
-                for spec in plan.stages
-                if spec.start == "latest"
-                and store.read(spec.lane(topics[spec.reads].sources[0])) is None
-            ]
+            topics = _made(client, plan.stages, found, create=create_topics)
+            late = _refused(client, store, plan.stages, topics)
         ends = {spec.name: client.bounds(s := spec.reads, topics[s].sources).high for spec in late}
     if late:
         with closing(Worker(plan)) as worker:
@@ -81,6 +75,46 @@ def prepare(plan: Plan, *, create_topics: bool = False) -> dict[str, Topic]:
                     spec, {source: ends[spec.name].at(source) or 0 for source in last_first}
                 )
     return topics
+
+
+def _refused(
+    client: Client, store: Store, stages: Sequence[StageSpec], topics: Mapping[str, Topic]
+) -> list[StageSpec]:
+    """Refuse what may not begin; return the stages that are to begin behind the latest record."""
+    _refuse_compacted(client, stages)
+    _refuse_another_kind(store, stages)
+    for spec in stages:
+        refuse_at_rest(Catalog(store), spec.prefix, [spec.reads])
+    refuse_renamed(Catalog(store), declared(stages, topics))
+    for spec in stages:
+        # Before any lane runs: what the first to run would send hides nothing of the others.
+        lanes = [spec.lane(source) for source in topics[spec.reads].sources]
+        refuse_outdated(Catalog(store), client, lanes, spec.kafka_topics)
+    remind(stages)
+    return [
+        spec
+        for spec in stages
+        if spec.start == "latest" and store.read(spec.lane(topics[spec.reads].sources[0])) is None
+    ]
+
+
+def remind(stages: Sequence[StageSpec], topics: Sequence[str] = ()) -> None:
+    """Say once of each stage at its start what nobody would see until it is too late.
+
+    Args:
+        stages: the stages.
+        topics: what they read, where they do not say it themselves.
+    """
+    made = {name for spec in stages for name in spec.writes}
+    for spec in stages:
+        reads = [name for name in topics or (spec.reads,) if name not in made]
+        if spec.named is None and reads:
+            LOG.warning(
+                "stage %s reads %s: where no stage of this catalog made them, %s",
+                spec.name,
+                ", ".join(reads),
+                BY_PLACE,
+            )
 
 
 def _refuse_compacted(client: Client, stages: Sequence[StageSpec]) -> None:
@@ -110,25 +144,62 @@ def _refuse_another_kind(store: Store, stages: Sequence[StageSpec]) -> None:
 
 
 def topics_of(client: Client, stages: Sequence[StageSpec], *, create: bool) -> dict[str, Topic]:
-    """Describe the topics, making those that may be made, upstream first."""
+    """Describe the topics, making those that may be made."""
+    return _made(client, stages, _looked(client, stages, create=create), create=create)
+
+
+def _looked(client: Client, stages: Sequence[StageSpec], *, create: bool) -> dict[str, Topic]:
+    """Describe the topics that are there; refuse if others are missing that may not be made."""
     names = list(dict.fromkeys(n for spec in stages for n in (spec.reads, *spec.kafka_topics)))
     found = client.describe(names)
+    there, waiting = set(found), list(stages)
+    while ready := [spec for spec in waiting if spec.reads in there]:
+        for spec in ready:
+            waiting.remove(spec)
+            there.update(_makes(spec, create=create))
+    missing = [name for name in names if name not in there]
+    if missing:
+        made = {name for spec in stages for name in _makes(spec, create=create)}
+        # What others would be made from, if there are such: those come by themselves.
+        missing = [name for name in missing if name not in made] or missing
+        said = "; ".join(_missing(client, name, stages) for name in missing)
+        raise InvalidUsage(
+            "start a pipeline",
+            f"topics {', '.join(missing)}",
+            f"there are none of these names: {said}; nothing was started: create them, mend the "
+            "names, or say create_topics=True, which makes outputs and never inputs",
+        )
+    return found
+
+
+def _makes(spec: StageSpec, *, create: bool) -> tuple[str, ...]:
+    """Return which of its outputs a stage may make."""
+    return tuple(
+        name for name in spec.kafka_topics if create or (spec.by_id and name in spec.writes)
+    )
+
+
+def _made(
+    client: Client, stages: Sequence[StageSpec], found: dict[str, Topic], *, create: bool
+) -> dict[str, Topic]:
+    """Make the topics that may be made, upstream first."""
     waiting = list(stages)
     while ready := [spec for spec in waiting if spec.reads in found]:
         for spec in ready:
             waiting.remove(spec)
-            for name in spec.kafka_topics:
+            for name in _makes(spec, create=create):
                 internal = spec.by_id and name in spec.writes
                 count = REKEYED_PARTITIONS if internal else found[spec.reads].partitions
-                if name not in found and (internal or create):
+                if name not in found:
                     client.create(name, TopicSettings(partitions=count))
                     found[name] = awaited(client, name)
-    missing = [name for name in names if name not in found]
-    if missing:
-        raise InvalidUsage(
-            "start a pipeline",
-            f"topics {', '.join(missing)}",
-            "there are none of these names; nothing was started: create them, mend the names, or "
-            "say create_topics=True for outputs",
-        )
+    assert not waiting, "what stages read was looked for"
     return found
+
+
+def _missing(client: Client, name: str, stages: Sequence[StageSpec]) -> str:
+    """Say who wants a topic that is missing, and which ones there are that look like it."""
+    reads = [spec.name for spec in stages if spec.reads == name]
+    who = f"{name} is what stage {reads[0]} reads" if reads else f"{name} is an output"
+    like = get_close_matches(name, client.names())
+    return f"{who} (there is {', '.join(like)})" if like else who

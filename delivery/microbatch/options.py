@@ -45,7 +45,8 @@ class Options:
         source: further options of Spark's Kafka source, such as maxOffsetsPerTrigger.
         create_topics: whether output topics that are missing are created, each with as many
             partitions as its stage's input has.
-        live: whether to show a line with the progress; None: if standard error is a terminal.
+        live: whether to show a line with the progress; None: if standard error is a terminal, and
+            where it is none, a line says that it began and another that it ended.
         name: of the query; by default the pipeline's.
     """
 

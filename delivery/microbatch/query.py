@@ -29,7 +29,7 @@ from delivery.microbatch.options import RECENT_MAX, Options
 from delivery.microbatch.stream import News, StageStream, alone
 from delivery.query import Company, interruptible
 from delivery.resident.caught_up import downstream, wait_until_delivered
-from delivery.resident.line import Beat, Line
+from delivery.resident.line import Beat, Line, ended
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,7 +74,8 @@ class MicroBatchQuery:
         self._moments = dict.fromkeys(self._counters, time.monotonic())
         self._failure: Exception | None = None
         self._ended = threading.Event()
-        self._beat = Beat(Line(self.name, wanted=options.live), self._seen)
+        self._line = Line(self.name, wanted=options.live)
+        self._beat = Beat(self._line, self._seen)
         groups = [self._streams] if options.bounded else [[one] for one in self._streams]
         self._threads = [
             InheritableThread(target=self._run, args=(group,), name="delivery-stage", daemon=True)
@@ -100,6 +101,7 @@ class MicroBatchQuery:
                 if self._home is not None:
                     shutil.rmtree(self._home, ignore_errors=True)
                 self._beat.end()
+                self._line.say(ended(self._total().document()))
                 self._ended.set()
 
     def _stop_streams(self) -> None:

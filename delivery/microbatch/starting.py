@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dedup.errors import InvalidUsage
 from delivery.host.spec import Plan
 from delivery.host.starting import prepare
 from delivery.microbatch.options import Options
 from delivery.microbatch.query import MicroBatchQuery
 from delivery.resident.cluster import ship
+from delivery.resident.line import Line, begun
+from delivery.resident.options import refuse_unknown
 from delivery.resident.starting import placed, refuse_what_does_not_travel
 from delivery.spark import refuse_connect
 
@@ -50,18 +51,13 @@ def start(
         Unavailable: Kafka or the catalog does not answer.
     """
     refuse_connect(spark)
-    known = list(Options.__dataclass_fields__)
-    unknown = [name for name in options if name not in known]
-    if unknown:
-        raise InvalidUsage(
-            "start a pipeline",
-            f"option {', '.join(unknown)}",
-            f"the micro-batch engine has {', '.join(known)}; nothing was started",
-        )
+    refuse_unknown("micro-batch", options, list(Options.__dataclass_fields__))
     chosen = Options(checkpoint=checkpoint, trigger=trigger, **options)
     chosen = replace(chosen, name=chosen.name or plan.stages[0].pipeline)
     plan = placed(plan, spark)
     refuse_what_does_not_travel(plan)
-    prepare(plan, create_topics=chosen.create_topics)
+    topics = prepare(plan, create_topics=chosen.create_topics)
     ship(spark)
+    lanes = sum(topics[spec.reads].partitions for spec in plan.stages)
+    Line(str(chosen.name), wanted=chosen.live).say(begun(plan, lanes))
     return MicroBatchQuery(plan, spark, chosen)

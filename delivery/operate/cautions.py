@@ -14,13 +14,14 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
 
 from delivery.api import Delivery
 from delivery.host.spec import StageSpec
+from delivery.naming import BY_PLACE
 
 __all__ = ["Caution", "of_pipeline", "of_stage"]
 
@@ -74,6 +75,14 @@ def of_pipeline(delivery: Delivery) -> Iterator[Caution]:
             "catalog",
             "SQLite serves one machine: with a Spark master that spans several, use cassandra://",
         )
+    round_ = [spec.name for spec in delivery.stages if _goes_round(spec, delivery.stages)]
+    if round_:
+        yield Caution(
+            "",
+            "loop",
+            f"{', '.join(round_)} read what is made of what they write: unless their code ends it, a "
+            "record goes round for ever",
+        )
     if delivery.home == "":
         yield Caution(
             "",
@@ -81,6 +90,16 @@ def of_pipeline(delivery: Delivery) -> Iterator[Caution]:
             'home="" keeps indexes of lanes in each process alone: every one that starts makes them '
             "anew from the catalog; leave it out, and hosts keep them",
         )
+
+
+def _goes_round(spec: StageSpec, stages: Iterable[StageSpec]) -> bool:
+    """Tell whether a stage's outputs come back to it."""
+    seen: set[str] = set()
+    found = set(spec.writes)
+    while found - seen:
+        seen |= found
+        found = {name for one in stages if one.reads in seen for name in one.writes}
+    return spec.reads in seen
 
 
 def of_stage(spec: StageSpec, made: Mapping[str, StageSpec]) -> Iterator[Caution]:
@@ -170,8 +189,7 @@ def _of_names(spec: StageSpec, *, internal: bool) -> Iterator[Caution]:
         yield Caution(
             spec.name,
             "id_from",
-            "records are named by their place: one that its publisher sends twice counts twice; say "
-            "id_from= where records name themselves",
+            BY_PLACE,
         )
     elif callable(spec.named):
         chance, outside, unread = _uses(spec.named)

@@ -50,6 +50,10 @@ class Standing(StrEnum):
     #: Its seal was collected; its position is on the history.
     COLLECTED = "sealed, and its seal was collected"
     ABANDONED = "of a history that was given up"
+    ELSEWHERE = (
+        "of a lane of this name in another catalog, or in one that was lost: see whether the "
+        "pipeline is also started elsewhere"
+    )
     UNSEALED = "sealed by nobody: it is forged, or the catalog is older than the topic"
     STRANGER = "of a sender that this catalog does not know as one of this topic"
 
@@ -220,7 +224,9 @@ class _Teller:
         mark, head = header.mark, row.head
         last = head.last_kept(mark.incarnation)
         current = mark.incarnation == head.ref.incarnation
-        if last is None or (mark.seq > last and not current):
+        if last is None:
+            return Standing.ELSEWHERE, None
+        if mark.seq > last and not current:
             return Standing.ABANDONED, None
         if mark.seq > last or head.incarnation_of(mark.seq) != mark.incarnation:
             return Standing.UNSEALED, None

@@ -1,10 +1,11 @@
-"""The live line in a terminal: how fast, how far behind, how many repeats.
+"""What is written of a query: a live line in a terminal, elsewhere how it began and how it ended.
 
-What it is: `Line`, which writes over itself, and `Beat`, which draws one each second.
+What it is: `Line`, which writes over itself, `Beat`, which draws one each second, and the words.
 What it must not know: where the numbers come from.
 
 Invariants:
-    Nothing is written unless it was asked for or standard error is a terminal.
+    Nothing is written if it was turned off. The live line is written where it was asked for or
+    standard error is a terminal; one line at the start and one at the end everywhere else.
     A terminal that is gone is no error.
 """
 
@@ -14,10 +15,14 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, TextIO
 
-__all__ = ["Beat", "Line", "text_of"]
+from dedup.catalog.open import without_user
+from delivery.host.spec import Plan
+
+__all__ = ["Beat", "Line", "begun", "ended", "text_of"]
 
 #: How often a line is drawn that nobody else has a beat for.
 BEAT_SECONDS = 1.0
@@ -39,6 +44,7 @@ class Line:
         self._name = name
         self._stream = stream or sys.stderr
         self._shown = self._stream.isatty() if wanted is None else wanted
+        self._says = wanted is None and not self._shown
 
     @property
     def shown(self) -> bool:
@@ -55,6 +61,12 @@ class Line:
             self._stream.flush()
         except (OSError, ValueError):
             self._shown = False
+
+    def say(self, text: str) -> None:
+        """Write a line that stays, where no live one is and nobody turned it off."""
+        if self._says:
+            with suppress(OSError, ValueError):
+                print(f"{self._name}: {text}", file=self._stream, flush=True)
 
 
 class Beat:
@@ -105,3 +117,18 @@ def text_of(name: str, progress: dict[str, Any]) -> str:
         f"| {progress['message']}",
     ]
     return "  ".join(words)
+
+
+def begun(plan: Plan, lanes: int) -> str:
+    """Say what begins, and in which catalog: one that is not the one it was begins anew."""
+    stages = ", ".join(spec.name for spec in plan.stages)
+    return f"started stages {stages} ({lanes:,} lanes), catalog {without_user(plan.catalog)}"
+
+
+def ended(counters: Mapping[str, int]) -> str:
+    """Say what was done."""
+    fresh, again = counters["fresh"], counters["duplicate"] + counters["remnant"]
+    return (
+        f"ended: {counters['read']:,} records read, {fresh:,} took effect, {again:,} were repeats; "
+        f"{counters['seals']:,} seals"
+    )

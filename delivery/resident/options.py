@@ -1,6 +1,6 @@
 """What a user may say about the resident engine, and what holds if nothing is said.
 
-What it is: `Options`, and the named bounds of driver-side waiting.
+What it is: `Options`, the named bounds of driver-side waiting, and `refuse_unknown`, for either engine.
 What it must not know: how any of it is used.
 
 Invariants:
@@ -9,11 +9,13 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from dedup.errors import InvalidUsage
 
-__all__ = ["Options"]
+__all__ = ["Options", "refuse_unknown"]
 
 #: How often topics are looked at for new partitions.
 GROWTH_SECONDS = 5.0
@@ -45,7 +47,8 @@ class Options:
             and at most one a lane, and shared out anew when executors join or leave for good.
         create_topics: whether output topics that are missing are created, each with as many
             partitions as its stage's input has.
-        live: whether a line on standard error shows how it goes; None: if that is a terminal.
+        live: whether a line on standard error shows how it goes; None: if that is a terminal, and
+            where it is none, a line says that it began and another that it ended.
         control_port: which port of the driver tasks call; 0: a free one.
         drain_seconds: how long `stop` lets tasks finish what is under way.
         name: of the query; by default the pipeline's.
@@ -65,4 +68,18 @@ class Options:
                 "start a pipeline",
                 f"tasks={self.tasks}",
                 "nothing was started: say at least 1, or leave it to the engine",
+            )
+
+
+def refuse_unknown(engine: str, said: Collection[str], known: Collection[str]) -> None:
+    """Refuse options that an engine does not have."""
+    for name in said:
+        if name not in known:
+            like = get_close_matches(name, known, n=1)
+            meant = f"did you mean {like[0]}? " if like else ""
+            raise InvalidUsage(
+                "start a pipeline",
+                f"option {name}",
+                f"the {engine} engine has no such option; nothing was started: {meant}It takes "
+                f"{', '.join(known)}",
             )

@@ -21,7 +21,7 @@ from delivery.host.progress import Progress
 from delivery.host.spec import Plan
 from delivery.query import Company, interruptible
 from delivery.resident.caught_up import wait_until_delivered
-from delivery.resident.line import Line
+from delivery.resident.line import Line, ended
 from delivery.resident.options import CANCEL_SECONDS, RECENT_MAX, Options
 from delivery.resident.supervisor import Supervisor
 
@@ -155,6 +155,8 @@ class ResidentQuery:
         with self._turn:
             self._recent.append(document)
         self._line.show(document, last=self._supervisor.ended.is_set() or not document["tasks"])
+        if self._supervisor.over:
+            self._line.say(ended(progress.counters))
 
 
 class StoppedError(Exception):

@@ -18,7 +18,8 @@ from dedup.errors import InvalidUsage
 from delivery.host.spec import Plan, rooted
 from delivery.host.starting import prepare
 from delivery.resident import cluster
-from delivery.resident.options import Options
+from delivery.resident.line import Line, begun
+from delivery.resident.options import Options, refuse_unknown
 from delivery.resident.query import ResidentQuery
 from delivery.spark import refuse_connect
 
@@ -49,18 +50,12 @@ def start(plan: Plan, spark: SparkSession, **options: Any) -> ResidentQuery:
     topics = prepare(plan, create_topics=chosen.create_topics)
     cluster.ship(spark)
     partitions = {spec.name: topics[spec.reads].partitions for spec in plan.stages}
+    Line(str(chosen.name), wanted=chosen.live).say(begun(plan, sum(partitions.values())))
     return ResidentQuery(plan, spark, chosen, partitions)
 
 
 def _options(plan: Plan, options: dict[str, Any]) -> Options:
-    known = list(Options.__dataclass_fields__)
-    unknown = [name for name in options if name not in known]
-    if unknown:
-        raise InvalidUsage(
-            "start a pipeline",
-            f"option {', '.join(unknown)}",
-            f"the resident engine has {', '.join(known)}; nothing was started",
-        )
+    refuse_unknown("resident", options, list(Options.__dataclass_fields__))
     chosen = Options(**options)
     return chosen if chosen.name else replace(chosen, name=plan.stages[0].pipeline)
 

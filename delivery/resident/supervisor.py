@@ -79,6 +79,8 @@ class Supervisor:
         self.message = "starting"
         self.tasks = 0
         self.failure: Exception | None = None
+        #: Whether nothing more comes; `ended` is set once that was told.
+        self.over = False
         self.ended = threading.Event()
         self._runs = 0
         self._silent = 0
@@ -115,6 +117,7 @@ class Supervisor:
             self.control.close()
             self.message = "stopped" if self.failure is None else f"failed: {self.failure}"
             self._stop.set()
+            self.over = True
             self._progressed()
             self.ended.set()
 

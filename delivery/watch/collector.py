@@ -115,6 +115,7 @@ class Collector:
         for name, key in (
             ("delivery_stage_conflicts_total", "conflict"),
             ("delivery_stage_dead_letters_total", "dead_letter"),
+            ("delivery_stage_unnamed_total", "unnamed"),
             ("delivery_stage_outputs_total", "outputs"),
             ("delivery_stage_output_bytes_total", "output_bytes"),
         ):

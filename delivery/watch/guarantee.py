@@ -49,6 +49,8 @@ class Kind(StrEnum):
     TOPIC_GONE = "topic-gone"
     #: A publisher used one id for two payloads: the second took no effect.
     CONFLICT = "conflict"
+    #: Records lack the name that the stage was told of: no repeat of theirs is told.
+    UNNAMED = "unnamed"
     #: The input has got more partitions: repeats of a publisher may lie in another one.
     PARTITIONS_GREW = "partitions-grew"
     #: A setting lets Kafka lose what it has acknowledged, or take records before they are read.
@@ -152,7 +154,11 @@ def guarantee(
             one,
             doors,
             settings,
-            [*_conflicts(one, tallies), *_grown(rows, one, doors, tallies, window_ms)],
+            [
+                *_conflicts(one, tallies),
+                *_unnamed(one, tallies, window_ms),
+                *_grown(rows, one, doors, tallies, window_ms),
+            ],
         )
         for one in rows.stages
     )
@@ -212,6 +218,26 @@ def _conflicts(stage: StageRows, tallies: Tallies) -> Iterator[Reason]:
                 "second took no effect",
                 advice="let the publisher give every record an id of its own, or say "
                 'conflicts="ignore" if that is meant',
+            )
+
+
+def _unnamed(stage: StageRows, tallies: Tallies, window_ms: int) -> Iterator[Reason]:
+    for lane, row in stage.lanes.items():
+        tally = tallies.lanes.get(lane)
+        if tally is None or tally.unnamed_time_ms is None:
+            continue
+        until_ms = tally.unnamed_time_ms + window_ms
+        if row.head.lane_time_ms < until_ms:
+            count = tally.before["unnamed"] + tally.counts["unnamed"]
+            yield Reason(
+                kind=Kind.UNNAMED,
+                subject=lane,
+                since_ms=tally.unnamed_ms,
+                until_ms=until_ms,
+                text=f"{count:,} records do not have the name that id_from= says, and were named by "
+                "their place: one that its publisher sends twice takes effect twice",
+                advice="look whether id_from= is spelt as the publisher does; where some records "
+                "have no name and that is meant, give a function that returns None for them",
             )
 
 

@@ -111,6 +111,13 @@ METRICS: dict[str, Metric] = {
             "Duplicates whose payload was not that of the record they repeat.",
         ),
         Metric(
+            "delivery_stage_unnamed_total",
+            "counter",
+            _STAGE,
+            "Records without the name that id_from= says: one that its publisher sends twice takes "
+            "effect twice.",
+        ),
+        Metric(
             "delivery_stage_dead_letters_total",
             "counter",
             _STAGE,

@@ -30,7 +30,7 @@ SEALS_MAX = 20_000
 PAGE_SEALS = 500
 #: What becomes of a record, and what each adds up to everything that was read.
 VERDICTS = ("fresh", "duplicate", "remnant", "abandoned")
-_COUNTS = (*VERDICTS, "conflict", "dead_letter")
+_COUNTS = (*VERDICTS, "conflict", "dead_letter", "unnamed")
 
 #: Upper bounds of the classes of bundles, in records.
 BUNDLE_BOUNDS = (1.0, 10.0, 100.0, 1_000.0, 5_000.0, 10_000.0, 20_000.0, 50_000.0)
@@ -66,12 +66,14 @@ class Tally:
     """The sums of one lane.
 
     Attributes:
-        counts: by name: the verdicts, `conflict`, `dead_letter`, `seals`, `outputs` and
+        counts: by name: the verdicts, `conflict`, `dead_letter`, `unnamed`, `seals`, `outputs` and
             `output_bytes` (as stored), since the first look.
         bundles: records read by each seal that read any, since the first look.
         delays: seconds from the newest record's timestamp to the seal, likewise.
         before: the sums of what was there at the first look.
         conflict_ms: when the first conflict was sealed that could be read; None: there was none.
+        unnamed_ms: when the first bundle was sealed with records that lack the name they should
+            have, and `unnamed_time_ms`: the lane time of the last; None: there was none.
         begun_ms: when the lane began; None: it is not known any more.
         first_ms: when its first bundle was sealed; None: none was, or it is not known any more.
     """
@@ -81,6 +83,8 @@ class Tally:
     delays: Histogram = field(default_factory=lambda: Histogram(DELAY_BOUNDS))
     before: Counter[str] = field(default_factory=Counter)
     conflict_ms: int | None = None
+    unnamed_ms: int | None = None
+    unnamed_time_ms: int | None = None
     begun_ms: int | None = None
     first_ms: int | None = None
 
@@ -94,6 +98,9 @@ class Tally:
         counts["output_bytes"] += seal.outputs.size
         if seal.counts.conflict and self.conflict_ms is None:
             self.conflict_ms = seal.minted_at_ms
+        if seal.counts.unnamed:
+            self.unnamed_ms = self.unnamed_ms or seal.minted_at_ms
+            self.unnamed_time_ms = seal.lane_time_ms
         if not first and seal.counts.read:
             self.bundles.add(seal.counts.read)
         # A lane that knows of no time yet has no delay.

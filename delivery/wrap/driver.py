@@ -24,14 +24,16 @@ from typing import TYPE_CHECKING
 from dedup.catalog.store import Blob
 from dedup.errors import Corrupt, DeliveryError, InvalidUsage, Unavailable
 from dedup.formats.dropped import Run, decode_dropped
-from dedup.model import Frontier, Seal, Source
+from dedup.model import Counts, Frontier, Seal, Source
 from delivery.host.adapters import open_reader, open_topics
 from delivery.host.clock import SystemClock
-from delivery.host.counters import Counters
+from delivery.host.counters import Counters, warned_of
 from delivery.host.ends import ended
 from delivery.host.hints import Hints
 from delivery.host.outdated import refuse_outdated
+from delivery.host.renamed import Declared, refuse_renamed
 from delivery.host.senders import Senders, Writers
+from delivery.host.starting import remind
 from delivery.kafka.opening import open_client
 from delivery.life.guard import refuse_at_rest
 from delivery.microbatch.offsets import Checkpoint, Offsets
@@ -110,6 +112,7 @@ class StageDriver:
         self.lane = wrapped.lane
         self.counters = Counters()
         self._state = None if query_id is None else state_source(query_id)
+        self._warned = False
         self._frame: DataFrame | None = None
         #: Whether the plan of the batch under way has run.
         self._asked = False
@@ -137,7 +140,7 @@ class StageDriver:
             clock=SystemClock(threading.Event()),
             policy=Policy(conflict_stops=spec.conflicts == "error"),
             limits=Limits(pending_max=1),
-            sealed=self.counters.count,
+            sealed=self._sealed,
             at=at_of_environment(),
         )
 
@@ -151,7 +154,9 @@ class StageDriver:
         """
         start = self._wrapped.frontier()
         refuse_at_rest(self._catalog, self._wrapped.spec.prefix, list(self._wrapped.topics))
+        refuse_renamed(self._catalog, [self._declared()])
         refuse_outdated(self._catalog, self._client, [self.lane], self._outputs)
+        remind([self._wrapped.spec], list(self._wrapped.topics))
         row = self._catalog.load(self.lane)
         state = self._state
         if state is not None:
@@ -169,6 +174,20 @@ class StageDriver:
             raise self._refused("it kept state before, and its plan has none now")
         self._runner.tell(m.Opened(start))
         self._drain()
+
+    def _declared(self) -> Declared:
+        spec, made = self._wrapped.spec, self._client.describe(self._outputs)
+        return Declared(
+            pipeline=spec.pipeline,
+            stage=spec.name,
+            reads={topic.id: name for name, topic in self._wrapped.topics.items()},
+            writes={topic.id: name for name, topic in made.items()},
+        )
+
+    def _sealed(self, counts: Counts) -> None:
+        self.counters.count(counts)
+        if not self._warned:
+            self._warned = warned_of(self.lane, self._wrapped.spec.named, counts)
 
     def _check_state(self, frontier: Frontier, upcoming: int) -> None:
         """Refuse a checkpoint that is not the lane's, or stands elsewhere."""

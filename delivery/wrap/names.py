@@ -32,12 +32,12 @@ class _PerTopic:
     """A name with the identity of its topic in front."""
 
     def __init__(self, way: IdFrom) -> None:
-        self._way = way
+        self.way = way
 
     def __call__(self, record: Record) -> bytes | None:
-        name = self._way(record)
+        name = self.way(record)
         return None if name is None else record.source.topic + name
 
     def column(self, batch: Batch, rows: npt.NDArray[np.intp]) -> Sequence[bytes | None]:
         topic = batch.source.topic
-        return [None if name is None else topic + name for name in names_of(self._way, batch, rows)]
+        return [None if name is None else topic + name for name in names_of(self.way, batch, rows)]

@@ -52,6 +52,7 @@ class Piece:
         dropped, reasons: the others.
         conflict: how many of those said something else than what they repeat.
         conflicts: some of them.
+        unnamed: how many have no name where the stage was told that they have.
         asked: how filters did meanwhile; two executions may differ in it.
         saturated: how many saturated ones were found meanwhile; likewise.
         failed: what went wrong instead, as plain data.
@@ -69,6 +70,7 @@ class Piece:
     reasons: npt.NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, dtype=np.uint8))
     conflict: int = 0
     conflicts: tuple[Conflict, ...] = ()
+    unnamed: int = 0
     asked: Asked = field(default_factory=Asked)
     saturated: int = 0
     failed: Mapping[str, Any] | None = None
@@ -138,6 +140,7 @@ def piece_of(found: Sequence[Verdicts], newest: int, asked: Asked, saturated: in
         ),
         conflict=sum(v.conflict for v in found),
         conflicts=tuple(c for v in found for c in v.conflicts),
+        unnamed=sum(v.unnamed for v in found),
         asked=asked,
         saturated=saturated,
     )
@@ -195,6 +198,7 @@ def _add(verdicts: Verdicts, source: Source, piece: Piece, mine: npt.NDArray[np.
     verdicts.duplicate += int((reasons == Verdict.DUPLICATE).sum())
     verdicts.remnant += int((reasons == Verdict.REMNANT).sum())
     verdicts.abandoned += int((reasons == Verdict.ABANDONED).sum())
+    verdicts.unnamed += piece.unnamed
 
 
 def _add_conflicts(

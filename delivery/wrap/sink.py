@@ -169,6 +169,14 @@ def wrap_sink(
     refuse(frame, topics)
     seen = look(frame)
     wrapped = _stage(known, seen)
+    again = [name for name in topics if name in wrapped.topics]
+    if again:
+        raise InvalidUsage(
+            "wrap a sink",
+            f"stage {wrapped.spec.name} reads and writes {', '.join(again)}",
+            "it would read what it makes, and make of one record more without end; nothing was "
+            "started: name another output",
+        )
     for node in seen.stateful:
         LOG.info("stage %s keeps state: %s", wrapped.spec.name, node)
     return WrappedWriter(writer, wrapped, topics, seen, code)

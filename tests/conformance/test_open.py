@@ -7,6 +7,7 @@ import pytest
 from dedup.catalog import Catalog, open_catalog
 from dedup.catalog.open import open_store, without_user
 from dedup.errors import InvalidUsage
+from delivery import Delivery
 from tests.conformance.values import first
 
 
@@ -72,6 +73,26 @@ def test_a_malformed_url_is_refused_with_a_right_one(url):
         open_store(url)
     assert "nothing was opened" in str(refused.value)
     assert any(right in str(refused.value) for right in ("memory:", "sqlite:", "cassandra://["))
+
+
+@pytest.mark.parametrize(
+    ("url", "meant"),
+    [
+        ("shop.db", "did you mean sqlite:shop.db?"),
+        ("/var/lib/shop.db", "did you mean sqlite:/var/lib/shop.db?"),
+        ("sqlit:shop.db", "did you mean sqlite:shop.db?"),
+        ("cassandr://me:secret@here/shop", "did you mean cassandra://…@here/shop?"),
+        ("postgres://here/shop", ""),
+        ("", ""),
+    ],
+)
+def test_a_slip_of_the_fingers_is_told_what_was_meant(url, meant):
+    with pytest.raises(InvalidUsage) as refused:
+        Delivery(catalog=url, kafka="localhost:9092")
+    said = str(refused.value)
+    assert meant in said
+    assert ("did you mean" in said) == bool(meant)
+    assert "secret" not in said
 
 
 @pytest.mark.parametrize(

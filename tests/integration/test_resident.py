@@ -212,7 +212,7 @@ def test_what_cannot_work_is_refused_before_anything_is_started(driver, pipeline
         | {"stages": [{"call": "price", "reads": "no-such-topic", "writes": [pipeline.out]}]},
         "its function cannot be sent to executors": given
         | {"stages": [{"call": "locked", "reads": pipeline.raw, "writes": [pipeline.out]}]},
-        "the resident engine has tasks": given | {"options": {"task": 3}},
+        "did you mean tasks? It takes tasks": given | {"options": {"task": 3}},
         "say at least 1": given | {"options": {"tasks": 0}},
     }
     for expected, wrong in refusals.items():

@@ -51,7 +51,10 @@ def main(settings: dict[str, Any]) -> None:
     reader = spark.readStream.format("kafka").option("subscribe", f"{name}.in")
     reader = reader.option("maxOffsetsPerTrigger", BATCH_ROWS)
     records = d.wrap_source(
-        reader, stage="report", id_from="header:id", conflicts=settings["conflicts"]
+        reader,
+        stage=settings["stage"],
+        id_from="header:id",
+        conflicts=settings["conflicts"],
     )
     report = {"plain": plain, "windows": windows}[settings["kind"]](records)
     writer = report.writeStream.outputMode("append").trigger(availableNow=True)

@@ -72,6 +72,7 @@ class Job:
     kafka: str
     directory: Path
     kind: str
+    stage: str = "report"
     filters: Mapping[str, Any] | None = None
     conflicts: str = "count"
 
@@ -101,6 +102,7 @@ class Job:
             "catalog": self.catalog,
             "home": str(self.directory / "home"),
             "kind": self.kind,
+            "stage": self.stage,
             "filters": self.filters,
             "conflicts": self.conflicts,
             "checkpoint": str(self.checkpoint),

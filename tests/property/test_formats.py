@@ -77,6 +77,7 @@ def counts(draw):
         abandoned=abandoned,
         dead_letter=draw(st.integers(0, fresh)),
         conflict=draw(st.integers(0, duplicate)),
+        unnamed=draw(st.integers(0, sum(verdicts))),
     )
 
 

@@ -13,6 +13,7 @@ from dedup.ids import named
 from dedup.model import Incarnation, RecordId, Source
 from delivery.checker import Log
 from delivery.header import NAME, Header, decode_header, encode_header
+from delivery.operate.accepting import accept
 from delivery.operate.compaction import Rules, tidy
 from delivery.operate.explaining import Story, explain
 from delivery.operate.finding import places_of_id
@@ -242,7 +243,9 @@ def test_where_a_record_comes_from_is_held_against_the_catalog(shop: House) -> N
     assert standing(minted_at_ms=1) == "UNSEALED"
     assert standing(sender="shop/nobody/0") == "STRANGER"
     assert standing(sender=SECOND) == "STRANGER"
-    assert standing(incarnation=Incarnation(b"x" * 16)) == "ABANDONED"
+    assert standing(incarnation=Incarnation(b"x" * 16)) == "ELSEWHERE"
+    accept(shop.catalog(), shop.fresh, perform=True)
+    assert standing(seq=99) == "ABANDONED"
     tidy(shop.catalog(), LANE, Rules(entries_ms=0), NOW_MS, perform=True)
     assert standing() == "COLLECTED"
 

@@ -304,7 +304,7 @@ def test_the_envelope_is_laid_out_as_the_page_says():
     assert [int(row[0]) for row in table("The envelope", "offset")] == [0, 2, 3, 4, 8, 16]
     magic, kind, version, length, checksum = struct.unpack_from("<2sBBIQ", blob)
     assert magic.hex() == table("The envelope", "offset")[0][2].split("`")[0]
-    assert (kind, version, length) == (Kind.SEAL, 1, len(blob) - ENVELOPE_BYTES)
+    assert (kind, version, length) == (Kind.SEAL, 2, len(blob) - ENVELOPE_BYTES)
     assert checksum == xxhash.xxh3_64_intdigest(blob[:8] + blob[16:])
     assert wrapped_bytes(blob, "doc") == len(blob)
     kinds = {name.replace(" ", "_"): int(n) for name, n, _ in table("The envelope", "kind")}

@@ -62,9 +62,8 @@ class Desk:
             reads="in",
             writes=("out",),
             call=lambda record: record.replace(),
-            bundle_rows=1,
             limits=Limits(owed_max=OWED_MAX),
-            **declared,
+            **({"bundle_rows": 1} | declared),
         )
         self.emitter = Slow(self.broker, list(spec.topics))
         self.lane = LaneTask(
@@ -115,6 +114,40 @@ def test_a_lane_goes_on_sealing_while_nothing_has_landed(desk):
         assert desk.turn() == []
     assert desk.lane.seq == 3
     assert desk.acknowledged == 0
+
+
+@pytest.mark.parametrize(
+    ("named", "unnamed", "said"),
+    [
+        ("header:order_id", 3, ["header:order_id"]),
+        ("header:id", 0, []),
+        (None, 0, []),
+        (lambda _: None, 0, []),
+    ],
+)
+def test_a_name_that_no_record_has_is_said_once(caplog, named, unnamed, said):
+    desk = Desk(named=named)
+    desk.write(1, headers=(("id", b"a"),))
+    desk.write(1, headers=(("id", b"b"),))
+    desk.write(1, headers=(("id", b"c"),))
+    desk.emitter.landed = OWED_MAX
+    for _ in range(4):
+        desk.turn()
+    assert desk.lane.counters.read == 3
+    assert desk.lane.counters.unnamed == unnamed
+    assert [text for text in said if text in caplog.text] == said
+    assert caplog.text.count("takes effect twice") == len(said)
+
+
+def test_some_records_without_a_name_are_counted(caplog):
+    desk = Desk(named="header:id", bundle_rows=2)
+    desk.write(1, headers=(("id", b"a"),))
+    desk.write(1)
+    desk.emitter.landed = OWED_MAX
+    for _ in range(2):
+        desk.turn()
+    assert (desk.lane.counters.read, desk.lane.counters.unnamed) == (2, 1)
+    assert caplog.text == ""
 
 
 def test_an_acknowledgement_that_waits_is_pressed_when_half_of_what_may_be_owed_is(desk):

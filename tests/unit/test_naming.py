@@ -11,9 +11,10 @@ from dedup.errors import InvalidUsage
 from dedup.model import Incarnation, RecordId, Source, TopicId
 from delivery.batch import batches_of
 from delivery.header import NAME, Header, encode_header
-from delivery.naming import forgiving, id_from, names_of
+from delivery.naming import forgiving, id_from, names_of, says_where
 from delivery.protocol.senders import Mark
 from delivery.records import Record
+from delivery.wrap.names import per_topic
 
 SOURCE = Source(TopicId(b"t" * 16), 3)
 ID = RecordId(b"0123456789abcdef")
@@ -47,6 +48,17 @@ WAYS = {
     "json:missing.deeper": None,
     "delivery": None,
 }
+
+
+#: Ways that say where every record has its name; the others may say that one has none.
+SAYING = ["header:id", "header:with:colon", "key", "value", "json:deep.id"]
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_who_says_where_a_name_is_expects_it_there(wrapped):
+    for text in (*SAYING, None, "delivery", lambda record: record.key):
+        way = per_topic(id_from(text)) if wrapped else id_from(text)
+        assert says_where(way) == (text in SAYING)
 
 
 def column(way, *records: Record):

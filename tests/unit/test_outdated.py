@@ -13,7 +13,7 @@ from dedup.catalog.open import open_catalog
 from dedup.errors import InvalidUsage
 from delivery.host import outdated
 from delivery.host.outdated import refuse_outdated
-from delivery.operate.accepting import accept
+from delivery.operate.accepting import accept, let_begin, may_begin
 from delivery.protocol import messages as m
 from delivery.protocol.rest import Kind, Rest
 from tests.unit.house import LANE, House
@@ -115,9 +115,7 @@ def test_a_lane_that_never_sent_is_looked_for_behind_what_others_delivered(house
     house.done(house.runner(other, reads="in2"), topic="in2")
     house.store = copy
     with pytest.raises(InvalidUsage, match="its seal 1, and the catalog's last one is 0"):
-        refuse_outdated(
-            house.catalog(), MemoryClient(house.broker), [LANE, other, "shop/price/2"], ["out"]
-        )
+        refuse_outdated(house.catalog(), MemoryClient(house.broker), [LANE, other], ["out"])
     assert asked == [{house.source("out"): 4}]
 
 
@@ -126,6 +124,92 @@ def test_what_is_looked_at_has_a_bound(house, monkeypatch):
     monkeypatch.setattr(outdated, "LOOKED_AT_MAX", 1)
     with pytest.raises(InvalidUsage, match="offset 5 is of its seal 4"):
         refuse(house)
+
+
+# Lanes that never were ------------------------------------------------------------------------
+
+
+def lose(house: House) -> None:
+    """Go on with an empty catalog."""
+    house.store = MemoryStore()
+
+
+def test_a_catalog_that_knows_nothing_of_what_its_lane_sent_is_refused(house):
+    lose(house)
+    with (
+        house.untouched(),
+        pytest.raises(
+            InvalidUsage,
+            match=r"out \[0\] offset 0 was emitted by a lane of this name.*count twice.*"
+            r"recover-a-lost-catalog.*accept memory: --stage shop/price",
+        ),
+    ):
+        refuse(house)
+
+
+def test_a_lost_catalog_is_noticed_by_any_lane_of_the_stage(house):
+    lose(house)
+    with pytest.raises(InvalidUsage, match="was emitted by a lane of this name"):
+        refuse_outdated(
+            house.catalog(), MemoryClient(house.broker), ["shop/price/7", LANE], ["other", "out"]
+        )
+
+
+def test_topics_that_others_wrote_refuse_no_first_start(house):
+    """Other stages, of this catalog or another one, and whoever knows nothing of headers."""
+    house.write("x", topic="out")
+    for lane in ("shop/quote/0", "other/price/0", "shop/price/1"):
+        refuse_outdated(house.catalog(), MemoryClient(house.broker), [lane], ["out"])
+    lose(house)
+    for lane in ("shop/quote/0", "other/price/0", "shop/price/1"):
+        refuse_outdated(house.catalog(), MemoryClient(house.broker), [lane], ["out"])
+
+
+def test_a_lost_lane_that_sent_nothing_doubles_nothing():
+    house = House(MemoryStore())
+    house.write(*"ab")
+    house.done(house.runner(call=lambda _: None))
+    lose(house)
+    refuse(house)
+
+
+def test_who_begins_a_lane_while_another_process_looks_is_no_stranger(house):
+    """Several processes start at once: the row that decides is read after the topic."""
+    house = House(MemoryStore())
+    house.write(*"abcd")
+    client = MemoryClient(house.broker)
+    client.meanwhile = lambda: None if house.sent() else house.done()
+    refuse(house, client)
+    assert len(house.sent()) == 4
+
+
+def test_of_lanes_that_never_were_the_end_of_a_log_is_looked_at(house, monkeypatch):
+    lose(house)
+    house.write(*"vwxyz", topic="out")
+    monkeypatch.setattr(outdated, "NEVER_LOOKED_AT_MAX", 6)
+    with pytest.raises(InvalidUsage, match="offset 3 was emitted"):
+        refuse(house)
+    monkeypatch.setattr(outdated, "NEVER_LOOKED_AT_MAX", 5)
+    refuse(house)
+
+
+def test_a_stage_begins_beside_what_it_emitted_where_that_is_said(house):
+    lose(house)
+    catalog = house.catalog()
+    assert not let_begin(catalog, "shop/price").done
+    with pytest.raises(InvalidUsage, match="was emitted by a lane of this name"):
+        refuse(house)
+    assert let_begin(catalog, "shop/price", perform=True).done
+    refuse(house)
+    house.done()
+    with house.untouched(), pytest.raises(InvalidUsage, match=r"it has begun here.*stage reset"):
+        let_begin(catalog, "shop/price", perform=True)
+
+
+@pytest.mark.parametrize("name", ["price", "shop/", "/price", "shop/price/in-0"])
+def test_a_stage_that_is_to_begin_is_named_in_full(house, name):
+    with house.untouched(), pytest.raises(InvalidUsage, match="main/price"):
+        let_begin(house.catalog(), name, perform=True)
 
 
 # Accepting ------------------------------------------------------------------------------------
@@ -185,4 +269,18 @@ def test_the_verb(tmp_path: Path):
     assert (found["done"], found["lanes"], found["elsewhere"]) == (True, {LANE: 1}, [])
     catalog = open_catalog(f"sqlite:{path}")
     assert catalog.load(LANE).head.past[0].incarnation == before
+    catalog.store.close()
+
+
+def test_the_verb_for_a_stage(tmp_path: Path):
+    url = f"sqlite:{tmp_path / 'shop.db'}"
+    open_catalog(url).store.close()
+    said = called("catalog", "accept", url, "--stage", "shop/price").stdout
+    assert "counts twice\nnothing was done; --yes does it" in said
+    found = document("catalog", "accept", url, "--stage", "shop/price", "--yes")
+    assert (found["stage"], found["done"]) == ("shop/price", True)
+    catalog = open_catalog(url)
+    assert may_begin(catalog, "shop/price/in-0")
+    assert may_begin(catalog, "shop/price.by-id/in-0")
+    assert not may_begin(catalog, "shop/other/in-0")
     catalog.store.close()

@@ -154,6 +154,16 @@ def test_what_stages_made_needs_no_name_and_no_window() -> None:
     )
 
 
+def test_a_round_that_records_may_go_for_ever_is_told() -> None:
+    d = shop()
+    d.stage(reads="orders", writes=("priced", "again"), id_from="key")(price)
+    assert "loop" not in {one.about for one in of_pipeline(d)}
+    d.stage(reads="again", writes="later", name="wait")(price)
+    d.stage(reads="later", writes=("orders", "lost"), name="retry", dedup="topic")(price)
+    (said,) = (one.text for one in of_pipeline(d) if one.about == "loop")
+    assert said.startswith("price, wait, retry.by-id, retry read what is made of what they write")
+
+
 def test_a_window_bounds_nothing_where_a_time_is_trusted() -> None:
     d = shop()
     given = {"reads": "orders", "id_from": "key", "window": "1m", "dead_letters": "bad"}

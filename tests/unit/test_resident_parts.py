@@ -15,7 +15,7 @@ import pytest
 from dedup.errors import Corrupt, Fenced, Indeterminate, InvalidUsage, Unavailable
 from delivery.host.counters import Counters
 from delivery.host.progress import LaneProgress, Progress
-from delivery.host.spec import StageSpec
+from delivery.host.spec import Plan, StageSpec
 from delivery.records import Record
 from delivery.resident import cluster, line
 from delivery.resident.caught_up import downstream
@@ -23,7 +23,8 @@ from delivery.resident.channel import Link, Lost
 from delivery.resident.control import Control
 from delivery.resident.failures import TaskFailedError, document_of, error_of
 from delivery.resident.lanes import count, share
-from delivery.resident.line import Beat, Line, text_of
+from delivery.resident.line import Beat, Line, begun, ended, text_of
+from delivery.resident.options import refuse_unknown
 from delivery.stage import Function, Policy, StoppedByRecordError, run_record
 
 SECONDS_MAX = 30.0
@@ -311,6 +312,44 @@ def test_the_live_line_is_quiet_where_there_is_no_terminal():
     assert loud.getvalue().endswith("\n")
     loud.close()
     shown.show(SEEN)
+
+
+def test_where_no_line_is_live_it_is_said_what_began_and_what_ended():
+    heard = {}
+    for wanted in (None, True, False):
+        heard[wanted] = io.StringIO()
+        Line("shop", wanted=wanted, stream=heard[wanted]).say("started")
+    terminal = Terminal()
+    Line("shop", wanted=None, stream=terminal).say("started")
+    assert {wanted: stream.getvalue() for wanted, stream in heard.items()} == {
+        None: "shop: started\n",
+        True: "",
+        False: "",
+    }
+    assert terminal.getvalue() == ""
+    heard[None].close()
+    closed = Line("shop", wanted=None, stream=io.StringIO())
+    closed._stream.close()
+    closed.say("nobody is there")
+
+
+def test_what_began_names_the_catalog_without_its_user():
+    spec = StageSpec(pipeline="shop", name="price", reads="in", call=len)
+    plan = Plan(catalog="cassandra://me:secret@here:1/shop", kafka="k:1", stages=(spec,))
+    said = "started stages price (8 lanes), catalog cassandra://…@here:1/shop"
+    assert begun(plan, 8) == said
+    counts = Counters(read=8000, fresh=7600, duplicate=399, remnant=1, seals=12)
+    assert ended(counts.document()) == (
+        "ended: 8,000 records read, 7,600 took effect, 400 were repeats; 12 seals"
+    )
+
+
+def test_an_option_that_an_engine_has_not_is_named_with_one_that_it_has():
+    with pytest.raises(InvalidUsage, match=r"create_topic: .*did you mean create_topics\?"):
+        refuse_unknown("resident", ["create_topic"], ["tasks", "create_topics"])
+    with pytest.raises(InvalidUsage, match="nothing was started: It takes tasks"):
+        refuse_unknown("resident", ["zzz"], ["tasks"])
+    refuse_unknown("resident", ["tasks"], ["tasks"])
 
 
 class Terminal(io.StringIO):

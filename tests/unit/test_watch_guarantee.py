@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from delivery.naming import id_from
 from delivery.operate.opening import opened
 from delivery.records import Record
 from delivery.watch.guarantee import Guarantee, Kind, State, guarantee, settings_in
@@ -63,6 +64,23 @@ def test_records_deleted_before_they_were_read(house: House) -> None:
     assert found.stages[0].since_ms == minted(house)
     assert found.stages[0].reasons[0].text.startswith("2 offsets")
     assert found.stages[1].state is State.EXACT
+
+
+def test_records_without_the_name_they_should_have_until_a_window_has_passed(house: House) -> None:
+    day = 86_400_000
+    named = id_from("header:order_id")
+    at = house.now
+    house.write("a", "b", timestamp_ms=at)
+    house.done(house.runner(id_from=named))
+    found = judged(house, Cluster(house.broker)).stages[0]
+    reasons = [one for one in found.reasons if one.kind is Kind.UNNAMED]
+    assert (found.state, [one.subject for one in reasons]) == (State.DEGRADED, [LANE])
+    assert reasons[0].text.startswith("2 records do not have the name")
+    assert (reasons[0].since_ms, reasons[0].until_ms) == (minted(house), at + day)
+    house.now += day
+    house.write("c", timestamp_ms=at + day)
+    house.done()
+    assert judged(house, Cluster(house.broker)).stages[0].state is State.EXACT
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from dedup.arrays import pack
 from dedup.errors import InvalidUsage
 from dedup.formats.dropped import Run, Verdict
-from dedup.local.stats import Counters
+from dedup.local.stats import Asked, Counters
 from dedup.model import Attempt, Frontier, Head, HeadRef, Incarnation, RecordId, Source, TopicId
 from delivery.batch import batches_of
 from delivery.judge import CONFLICTS_SHOWN
@@ -25,7 +25,7 @@ from delivery.wrap import token as tokens
 from delivery.wrap.judging import judge_range
 from delivery.wrap.names import per_topic
 from delivery.wrap.outputs import placing, rows_of
-from delivery.wrap.pieces import Piece, Pieces, merged, runs
+from delivery.wrap.pieces import Piece, Pieces, merged, piece_of, runs
 from delivery.wrap.token import Token
 
 TOPIC = TopicId(b"t" * 16)
@@ -51,6 +51,12 @@ def piece(
         dropped=np.array(dropped, dtype=np.int64),
         reasons=np.full(len(dropped), Verdict.REMNANT, dtype=np.uint8),
     )
+
+
+def test_records_without_a_name_are_counted_over_all_pieces():
+    one = piece_of([Verdicts(unnamed=2), Verdicts(unnamed=1)], 0, Asked())
+    found = merged({A: one, B: replace(piece([2], b"c"), unnamed=1)})
+    assert found.verdicts.unnamed == 4
 
 
 def test_pieces_without_a_common_id_are_put_one_after_the_other():

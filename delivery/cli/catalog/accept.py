@@ -1,6 +1,6 @@
-"""`delivery catalog accept`: a catalog that was put back from a copy, on purpose.
+"""`delivery catalog accept`: a catalog that knows less than the topics do, on purpose.
 
-What it is: words around `delivery.operate.accepting.accept`. What it must not know: how it is done.
+What it is: words around `delivery.operate.accepting`. What it must not know: how it is done.
 """
 
 from __future__ import annotations
@@ -18,9 +18,15 @@ from delivery.cli.tables import number
     "catalog accept sqlite:shop.db --yes` does it."
 )
 @click.argument("url")
+@click.option(
+    "--stage",
+    metavar="PIPELINE/STAGE",
+    help="Only this: a stage that the catalog does not know may begin in it, although its output "
+    "topics hold what it emitted with another catalog, or another stage reads and writes the same.",
+)
 @click.option("--yes", is_flag=True, help="Do it; without it, this only says what it would mean.")
 @verb
-def command(out: Output, *, url: str, yes: bool) -> None:
+def command(out: Output, *, url: str, stage: str | None, yes: bool) -> None:
     """Take the catalog at URL for what it is, after an older copy of it was put back.
 
     A dry run by default. Stop the stages first. Every lane goes on where it stands, under a new
@@ -28,9 +34,19 @@ def command(out: Output, *, url: str, yes: bool) -> None:
     running it again.
     """
     from dedup.model import IDENTITY_BYTES  # noqa: PLC0415  keeps --help light
-    from delivery.operate.accepting import accept  # noqa: PLC0415  see above
+    from delivery.operate.accepting import accept, let_begin  # noqa: PLC0415  see above
     from delivery.operate.opening import opened  # noqa: PLC0415  see above
 
+    last = "done" if yes else "nothing was done; --yes does it"
+    if stage is not None:
+        with opened(url) as catalog:
+            begins = let_begin(catalog, stage, perform=yes)
+        out.result(
+            f"{stage}: begins here where it is declared to, and knows nothing of what was made of "
+            f"its input before: all that it reads again counts twice\n{last}",
+            begins.document(),
+        )
+        return
     with opened(url) as catalog:
         found = accept(catalog, lambda: os.urandom(IDENTITY_BYTES), perform=yes)
     lines = [f"{lane}: goes on behind seq {number(seq)}" for lane, seq in found.lanes.items()]
@@ -39,5 +55,5 @@ def command(out: Output, *, url: str, yes: bool) -> None:
         "inputs that were sealed since the copy run again: receivers in this catalog drop what came "
         "of them before, all other readers see a second version"
     )
-    lines.append("done" if yes else "nothing was done; --yes does it")
+    lines.append(last)
     out.result("\n".join(lines), found.document())
