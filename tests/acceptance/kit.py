@@ -154,7 +154,7 @@ class Trial:
         command = [sys.executable, "-m", program, text, *how]
         environment = {key: text for key, text in os.environ.items() if "PYSPARK" not in key}
         environment |= {"PYTHONPATH": str(ROOT)} | ({VARIABLE: kill_at} if kill_at else {})
-        environment |= {TINY_INDEXES: "1"} if self.pipeline.tiny else {}
+        environment |= {TINY_INDEXES: str(self.pipeline.tiny)} if self.pipeline.tiny else {}
         said = self.directory / f"{name}.{time.monotonic_ns()}.log"
         with said.open("wb") as file:
             process = subprocess.Popen(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
@@ -16,10 +17,14 @@ from tests.acceptance.test_killed_spark import CLUSTER, LOCAL, VICTIMS, killed
 RECORDS = 600
 
 
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 def test_a_worker_killed_at_every_step_of_its_indexes(
     sqlite_pipeline: Pipeline, tmp_path: Path
 ) -> None:
-    trial = Trial.of(replace(sqlite_pipeline, tiny=True), tmp_path, seed=43, count=RECORDS)
+    trial = Trial.of(replace(sqlite_pipeline, tiny=now_ms()), tmp_path, seed=43, count=RECORDS)
     killed(trial, "resident", LOCAL, tuple((step, "worker") for step in STEPS), tmp_path)
 
 
@@ -28,7 +33,7 @@ def test_a_worker_killed_at_every_step_of_its_indexes(
 def test_whoever_is_killed_at_a_step_of_an_index(
     engine: str, cassandra_pipeline: Pipeline, tmp_path: Path
 ) -> None:
-    trial = Trial.of(replace(cassandra_pipeline, tiny=True), tmp_path, seed=47, count=RECORDS)
+    trial = Trial.of(replace(cassandra_pipeline, tiny=now_ms()), tmp_path, seed=47, count=RECORDS)
     # Each engine begins with another victim.
     victims = VICTIMS if engine == "resident" else reversed(VICTIMS)
     kills = tuple(zip(STEPS, cycle(tuple(victims)), strict=False))
