@@ -213,6 +213,7 @@ def repeats(
     first, high = max(offset + 1, bounds.low.at(source) or 0), bounds.high.at(source) or 0
     last = min(first + REPEATS_OFFSETS_MAX, head.frontier.at(source) or 0, high)
     found: list[Repeat] = []
+    upto = first
     to_seq = min(head.ref.seq, seal.ref.seq + REPEATS_SEALS_MAX)
     for incarnation, begin, end in head.runs(seal.ref.seq, to_seq):
         for later in catalog.seals(lane, incarnation, begin, end):
@@ -221,7 +222,8 @@ def repeats(
                 return tuple(found), last
             runs = _duplicates(catalog, lane, later, source, (first, last))
             found += _dropped(cluster, topic, later, runs, same=same)
-    return tuple(found), last
+            upto = later.end.at(source) or upto
+    return tuple(found), last if to_seq == head.ref.seq else min(upto, last)
 
 
 def _duplicates(

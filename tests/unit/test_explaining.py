@@ -112,7 +112,7 @@ def test_repeats_are_looked_for_within_bounds(shop: House, monkeypatch: pytest.M
     monkeypatch.setattr("delivery.operate.copies.REPEATS_OFFSETS_MAX", 30)
     monkeypatch.setattr("delivery.operate.copies.REPEATS_SEALS_MAX", 3)
     (reading,) = story(shop, "in", 0).readings
-    assert [one.offset for one in reading.repeats] == [9, 19]
+    assert ([one.offset for one in reading.repeats], reading.repeats_upto) == ([9, 19], 20)
 
 
 class Counting(MemoryClient):
