@@ -91,7 +91,12 @@ def test_copies_and_what_receivers_made_of_them(shop: House) -> None:
     assert reading.original.place == (0, copies[0])
 
 
-def test_what_was_dropped_as_a_repeat_is_told_from_the_first_record(shop: House) -> None:
+@pytest.mark.parametrize("gap", [0, 9, 1_000])
+def test_what_was_dropped_as_a_repeat_is_told_from_the_first_record(
+    shop: House, monkeypatch: pytest.MonkeyPatch, gap: int
+) -> None:
+    """Whether repeats are read one by one or in one go."""
+    monkeypatch.setattr("delivery.operate.copies.GAP_OFFSETS", gap)
     (reading,) = story(shop, "in", 0).readings
     assert (reading.named, reading.repeats_upto) == ("header:id", 30)
     assert [(one.offset, one.seq) for one in reading.repeats] == [(9, 2), (19, 4), (29, 6)]
