@@ -81,17 +81,21 @@ class SqliteLedger:
     Args:
         path: the user's database.
         at: is told each place at which a test may let the process die.
+        reading: nothing is written, not even an identity: whoever looks is no receiver.
 
     Raises:
-        InvalidUsage: it cannot be opened, or its tables are of a later release.
+        InvalidUsage: it cannot be opened, or its tables are of a later release, or it is only to be
+            read and no receiver ever wrote it.
+        Unavailable: it cannot be read now.
     """
 
     kind = Kind.SAME_TRANSACTION
 
-    def __init__(self, path: str | Path, at: At = nowhere) -> None:
+    def __init__(self, path: str | Path, at: At = nowhere, *, reading: bool = False) -> None:
         self.path = str(Path(path).absolute())
         self.url = f"sqlite database {self.path}"
         self._at = at
+        self._reading = reading
         self._user: sqlite3.Connection | None = None
         if not Path(self.path).is_file():
             raise InvalidUsage(
@@ -102,7 +106,11 @@ class SqliteLedger:
             )
         with self._translated("open the database of a receiver"):
             self._own = sqlite3.connect(
-                self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+                f"{Path(self.path).as_uri()}?mode={'ro' if reading else 'rw'}",
+                uri=True,
+                timeout=BUSY_SECONDS,
+                isolation_level=None,
+                check_same_thread=False,
             )
             self._own.execute("PRAGMA synchronous = FULL")
         try:
@@ -268,6 +276,12 @@ class SqliteLedger:
     def _identity(self) -> bytes:
         """Return the database's identity, minting it in a database that has none."""
         known = self._rows("SELECT 1 FROM sqlite_schema WHERE name = ?", (f"{OURS}database",))
+        if not known and self._reading:
+            raise InvalidUsage(
+                "read the database of a receiver",
+                self.path,
+                "no receiver has ever sealed in it; nothing was read: name the one of the group",
+            )
         if not known:
             with self._writing("open the database of a receiver") as own:
                 for statement in _SCHEMA:
@@ -323,8 +337,9 @@ class SqliteLedger:
             )
         if committing:
             return Indeterminate(op, self.url, f"it may have happened ({error}): read the lane")
+        done = "read" if self._reading else "written"
         return Unavailable(
-            op, self.url, f"nothing was written ({error}): see that the file may be written"
+            op, self.url, f"nothing was {done} ({error}): see that the file may be {done}"
         )
 
 

@@ -5,6 +5,7 @@ What it is: words around `delivery.operate.explaining.explain`. What it must not
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,12 +13,13 @@ import click
 
 from dedup.errors import InvalidUsage
 from delivery.cli.kafka import kafka_options, settings_in
-from delivery.cli.output import Output, verb
+from delivery.cli.output import Output, databases_option, verb
 from delivery.cli.tables import when
 
 if TYPE_CHECKING:
     from delivery.kafka.port import Client
-    from delivery.operate.explaining import Reading, Story
+    from delivery.operate.databases import Kept
+    from delivery.operate.explaining import Attempt, Reading, Story
 
 #: What the kinds of chunks are called that an attempt leaves behind.
 _CHUNKS = {"outputs": "its outputs", "segment": "the ids it decided", "dropped": "what it dropped"}
@@ -43,6 +45,7 @@ _CHUNKS = {"outputs": "its outputs", "segment": "the ids it decided", "dropped":
     is_flag=True,
     help="Look for copies in whole topics: of what was sent again long after, by a replay or so.",
 )
+@databases_option
 @verb
 def command(
     out: Output,
@@ -55,16 +58,19 @@ def command(
     hexadecimal: str | None,
     name: str | None,
     whole: bool,
+    databases: tuple[str, ...],
 ) -> None:
     """Tell the story of one record, from the catalog at URL and from Kafka.
 
     Where it was made if a stage made it; which seal of which lane read it and when, which attempts
     left a trace; whether it took effect or what it repeats, and what repeats it; what was made of it,
-    where the copies of that lie, and what their receivers made of them.
+    where the copies of that lie, and what their receivers made of them, those included that keep
+    their lanes in a database.
     """
     from dedup.ids import named  # noqa: PLC0415  keeps --help light
     from delivery.kafka.opening import open_client  # noqa: PLC0415  see above
     from delivery.operate import lookup  # noqa: PLC0415  see above
+    from delivery.operate.databases import with_databases  # noqa: PLC0415  see above
     from delivery.operate.explaining import explain  # noqa: PLC0415  see above
     from delivery.operate.finding import places_of_id  # noqa: PLC0415  see above
     from delivery.operate.logs import Cluster  # noqa: PLC0415  see above
@@ -76,7 +82,8 @@ def command(
         )
     places = [lookup.parsed(offset)] if offset is not None else []
     with (
-        opened(url) as catalog,
+        opened(url) as plain,
+        with_databases(plain, databases) as (catalog, kept),
         open_client(kafka, settings_in(kafka_config), client, out.progress) as opened_,
     ):
         cluster = Cluster(opened_, out.step)
@@ -92,8 +99,14 @@ def command(
         where = catalog.store.url
         held = _held(opened_, *places[0]) if story.size is None else ""
     others = [f"{topic}/{partition}/{at}" for topic, partition, at in places[1:]]
-    lines = [*_lines(story, held), *(f"its id is that of {other} as well" for other in others)]
-    out.result("\n".join(lines), {"catalog": where} | story.document() | {"others": others})
+    told = [kept[lane] for lane in _lanes(story) if lane in kept]
+    lines = [
+        *_lines(story, held, kept),
+        *(f"its id is that of {other} as well" for other in others),
+    ]
+    lines += [one.line() for one in told]
+    more = {"others": others, "databases": [one.document() for one in told]}
+    out.result("\n".join(lines), {"catalog": where} | story.document() | more)
 
 
 def _refuse_no_partition(client: Client, topic: str, partition: int, offset: int) -> None:
@@ -123,7 +136,19 @@ def _held(client: Client, topic: str, partition: int, offset: int) -> str:
     return "Kafka holds no record there: it was deleted, or the offset is a hole"
 
 
-def _lines(story: Story, held: str) -> list[str]:
+def _lanes(story: Story) -> Iterable[str]:
+    """Return the lanes that a story speaks of, each once."""
+    receivers = [
+        lane
+        for reading in story.readings
+        for output in reading.outputs
+        for copy in output.copies
+        for lane in copy.receivers
+    ]
+    return dict.fromkeys([*(reading.lane for reading in story.readings), *receivers])
+
+
+def _lines(story: Story, held: str, kept: Mapping[str, Kept]) -> list[str]:
     lines = [f"{story.topic} partition {story.partition} offset {story.offset}"]
     if story.size is None or story.timestamp_ms is None:
         lines.append(f"  {held}")
@@ -136,19 +161,22 @@ def _lines(story: Story, held: str) -> list[str]:
         lines.append(f"  made by {made.lane} seq {made.seq}{parent}: {made.standing}")
     if not story.readings:
         lines.append("  no lane of this catalog reads it")
-    return lines + [line for reading in story.readings for line in _reading(reading)]
+    return lines + [line for one in story.readings for line in _reading(one, kept.get(one.lane))]
 
 
-def _reading(one: Reading) -> list[str]:
+def _attempt(one: Attempt) -> str:
+    stored = f", stored {' and '.join(_CHUNKS.get(s, s) for s in one.stored)}" if one.stored else ""
+    digest = f", had made {one.digest}" if one.digest else ""
+    won = "was sealed, and counts" if one.won else "was not sealed, and never counts"
+    return f"  attempt {one.attempt} {won}{digest}{stored}"
+
+
+def _reading(one: Reading, kept: Kept | None) -> list[str]:
     if one.seq is None or one.sealed_ms is None:
         return [f"{one.lane}: {one.fate}"]
     code = f", by code of version {one.code}" if one.code else ""
     lines = [f"{one.lane}: {one.fate}, sealed by seq {one.seq}, {when(one.sealed_ms)}{code}"]
-    for attempt in one.attempts:
-        stored = f", stored {' and '.join(_CHUNKS.get(s, s) for s in attempt.stored)}"
-        digest = f", had made {attempt.digest}" if attempt.digest else ""
-        won = "was sealed, and counts" if attempt.won else "was not sealed, and never counts"
-        lines.append(f"  attempt {attempt.attempt} {won}{digest}{stored if attempt.stored else ''}")
+    lines += map(_attempt, one.attempts)
     if one.original is not None:
         place = (
             f"partition {one.original.place[0]} offset {one.original.place[1]}"
@@ -168,7 +196,9 @@ def _reading(one: Reading) -> list[str]:
                 lines.append(f"      what was made of it: --offset {at}")
         if not output.copies:
             lines.append("    no copy in Kafka: not emitted yet, or deleted since")
-    if one.fate == "fresh" and not one.outputs:
+    if kept is not None and one.fate == "fresh":
+        lines.append(f"  whatever effect it had is in {kept.database}")
+    elif one.fate == "fresh" and not one.outputs:
         unsent = ", or it is not sent yet: its stage is deterministic, and outputs are not stored"
         lines.append(f"  nothing was made of it{unsent if one.remade else ''}")
     lines += [

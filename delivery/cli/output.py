@@ -145,6 +145,15 @@ def _bar(percent: int, columns: int) -> str:
     return f"{percent:3}% [{'#' * full}{'.' * (width - full)}]"
 
 
+#: Where databases of receivers are, for verbs that tell what became of a record.
+databases_option = click.option(
+    "--database",
+    "databases",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="A database of a receiver that was moved, or a copy; may be repeated.",
+)
 #: The directory whose instance a verb is about.
 directory_option = click.option(
     "--dir",

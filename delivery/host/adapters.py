@@ -95,15 +95,16 @@ def _opened(scheme: str, target: str) -> Emitter:
     return CassandraEmitter(target)
 
 
-def open_ledger(path: str, at: At = nowhere) -> Ledger:
-    """Open the lanes that are kept in a user's database.
+def open_ledger(path: str, at: At = nowhere, *, reading: bool = False) -> Ledger:
+    """Open the lanes that are kept in a user's database, if asked so without writing to it.
 
     Raises:
         InvalidUsage: it is not there, or cannot be used.
+        Unavailable: it cannot be read now.
     """
     from sinks.sql import SqliteLedger  # noqa: PLC0415 - see the module
 
-    return SqliteLedger(path, at)
+    return SqliteLedger(path, at, reading=reading)
 
 
 def file_of(connection: object) -> str:

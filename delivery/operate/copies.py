@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -52,6 +53,8 @@ BUNDLES_BEFORE = 2
 REPEATS_OFFSETS_MAX = 20_000
 #: Seals behind a record's own in which they are.
 REPEATS_SEALS_MAX = 1_000
+#: Records that nobody asked for are read up to so many, rather than beginning to read anew.
+GAP_OFFSETS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,22 +215,23 @@ def repeats(
     bounds = cluster.bounds(topic)
     first, high = max(offset + 1, bounds.low.at(source) or 0), bounds.high.at(source) or 0
     last = min(first + REPEATS_OFFSETS_MAX, head.frontier.at(source) or 0, high)
-    found: list[Repeat] = []
     to_seq = min(head.ref.seq, seal.ref.seq + REPEATS_SEALS_MAX)
+    dropped: dict[int, Seal] = {}
+    upto = first
     for incarnation, begin, end in head.runs(seal.ref.seq, to_seq):
         for later in catalog.seals(lane, incarnation, begin, end):
-            start = later.start.at(source)
-            if start is not None and start >= last:
-                return tuple(found), last
-            runs = _duplicates(catalog, lane, later, source, (first, last))
-            found += _dropped(cluster, topic, later, runs, same=same)
-    return tuple(found), last
+            if (later.start.at(source) or 0) >= last:
+                break
+            for run in _duplicates(catalog, lane, later, source):
+                span = range(max(first, run.offset), min(last, run.offset + run.count))
+                dropped |= dict.fromkeys(span, later)
+            upto = later.end.at(source) or upto
+    if to_seq < head.ref.seq:
+        last = min(last, upto)
+    return tuple(_dropped(cluster, topic, source, dropped, same=same)), last
 
 
-def _duplicates(
-    catalog: Catalog, lane: str, seal: Seal, source: Source, span: tuple[int, int]
-) -> list[Run]:
-    first, last = span
+def _duplicates(catalog: Catalog, lane: str, seal: Seal, source: Source) -> list[Run]:
     if not seal.counts.duplicate:
         return []
     chunks = catalog.get(Blob.DROPPED, lane, seal) or []
@@ -235,34 +239,35 @@ def _duplicates(
         run
         for chunk in chunks
         for run in decode_dropped(chunk, f"dropped offsets of {lane} seq {seal.ref.seq}")
-        if run.verdict is Verdict.DUPLICATE
-        and run.source == source
-        and first < run.offset + run.count
-        and run.offset < last
+        if run.verdict is Verdict.DUPLICATE and run.source == source
     ]
 
 
 def _dropped(
     cluster: Cluster,
     topic: Topic,
-    seal: Seal,
-    runs: Sequence[Run],
+    source: Source,
+    dropped: Mapping[int, Seal],
     *,
     same: Callable[[Record], bool],
 ) -> Iterator[Repeat]:
-    """Yield the records of runs that are the same; they are read in one go, gaps included."""
-    if not runs:
-        return
-    source = runs[0].source
-    dropped = {at for run in runs for at in range(run.offset, run.offset + run.count)}
-    low, high = (Frontier.of([(source, at)]) for at in (min(dropped), max(dropped) + 1))
-    for batch in cluster.read(topic, low, high):
-        rows = [at for at, offset in enumerate(batch.offsets.tolist()) if offset in dropped]
-        for record in batch.records(rows):
-            if same(record):
-                yield Repeat(
-                    partition=source.partition,
-                    offset=record.offset,
-                    seq=seal.ref.seq,
-                    sealed_ms=seal.minted_at_ms,
-                )
+    """Yield those of some records that are the same, each with the seal that dropped it."""
+    for span in _spans(sorted(dropped)):
+        low, high = (Frontier.of([(source, at)]) for at in span)
+        for batch in cluster.read(topic, low, high):
+            rows = [at for at, offset in enumerate(batch.offsets.tolist()) if offset in dropped]
+            for record in batch.records(rows):
+                if same(record):
+                    yield Repeat(
+                        partition=source.partition,
+                        offset=record.offset,
+                        seq=dropped[record.offset].ref.seq,
+                        sealed_ms=dropped[record.offset].minted_at_ms,
+                    )
+
+
+def _spans(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield ranges that have all of some offsets in them; what lies near is read in one go."""
+    cuts = [at for at in range(1, len(offsets)) if offsets[at] - offsets[at - 1] > GAP_OFFSETS]
+    for first, last in pairwise([0, *cuts, len(offsets)] if offsets else ()):
+        yield offsets[first], offsets[last - 1] + 1

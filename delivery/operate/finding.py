@@ -26,6 +26,7 @@ from delivery.operate.copies import Made, copies, last_of_ours
 from delivery.operate.guessing import SAMPLE_MAX, guessed, id_by, ways_of
 from delivery.operate.logs import Cluster
 from delivery.operate.lookup import look_up_id
+from delivery.operate.opening import database_of
 
 __all__ = ["places_of_id"]
 
@@ -43,11 +44,14 @@ def places_of_id(catalog: Catalog, cluster: Cluster, record_id: RecordId) -> lis
     decisions, makers = look_up_id(catalog, record_id, lanes)
     words = f"id {record_id.hex()}"
     if not decisions and not makers:
+        rows = ((lane, catalog.load(lane)) for lane in lanes)
+        away = [f"{lane} ({path})" for lane, row in rows if row and (path := database_of(row.head))]
+        unasked = f"; not asked, because their databases were not read: {', '.join(away)}"
         raise InvalidUsage(
             "explain a record",
             words,
-            "no lane has decided it and no seal has made it, or all that did have forgotten it; "
-            "nothing was read: say where the record is with --offset",
+            f"no lane has decided it and no seal has made it, or all that did have forgotten it"
+            f"{unasked if away else ''}; nothing was read: say where the record is with --offset",
         )
     places: dict[_Place, None] = {}
     for decision in sorted(decisions, key=lambda one: one.sealed_ms or 0):

@@ -18,7 +18,7 @@ from dedup.catalog.open import open_catalog
 from dedup.errors import InvalidUsage
 from dedup.model import Head
 
-__all__ = ["LaneName", "chosen", "database_of", "name_of", "opened", "present"]
+__all__ = ["LaneName", "chosen", "database_id_of", "database_of", "name_of", "opened", "present"]
 
 #: A message that names what there is names so many.
 NAMED_MAX = 8
@@ -102,6 +102,11 @@ def database_of(head: Head) -> str | None:
     if not head.state.startswith(_IN_DATABASE):
         return None
     return head.state[len(_IN_DATABASE) + _IDENTITY_BYTES :].decode(errors="replace")
+
+
+def database_id_of(head: Head) -> bytes:
+    """Return the identity of the user's database that keeps a lane, which moves and copies keep."""
+    return head.state[len(_IN_DATABASE) : len(_IN_DATABASE) + _IDENTITY_BYTES]
 
 
 def _is_of(name: LaneName, stage: str) -> bool:

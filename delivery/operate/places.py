@@ -22,6 +22,7 @@ from dedup.catalog.store import Blob
 from dedup.formats.dropped import Verdict, decode_dropped
 from dedup.model import Head, Seal, Source
 from delivery.header import NAME, decode_headers
+from delivery.operate.opening import database_of
 from delivery.outputs import decode_outputs
 from delivery.recipe import recipe_in
 
@@ -52,6 +53,8 @@ class Fate(StrEnum):
     BEFORE = "before the lane began"
     #: Its seal was collected: it was decided, and it is not known how any more.
     COLLECTED = "collected"
+    #: A receiver keeps the lane in its user's database, which says what became of it.
+    ELSEWHERE = "elsewhere"
 
 
 _FATES = {
@@ -107,7 +110,15 @@ class Attempt:
 
 
 def place_of(catalog: Catalog, lane: str, head: Head, source: Source, offset: int) -> Place:
-    """Return the seal whose range holds an offset."""
+    """Return the seal whose range holds an offset.
+
+    Of a lane that is kept in a user's database, a catalog without that database (see
+    `delivery.operate.databases`) has nothing but its beginning.
+    """
+    if database_of(head) is not None:
+        begun = catalog.seal(lane, head.incarnation_of(0), 0)
+        before = begun is not None and offset < (begun.end.at(source) or 0)
+        return Place(None, Fate.BEFORE if before else Fate.ELSEWHERE)
     end = head.frontier.at(source)
     if end is None or offset >= end:
         return Place(None, Fate.PENDING)

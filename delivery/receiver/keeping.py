@@ -42,12 +42,13 @@ from delivery.receiver.ledger import LedgerStore, Rows
 from delivery.receiver.points import CATALOG_TOLD, IDENTITY_MINTED, LANES_COPIED
 from delivery.sinks import Ledger
 
-__all__ = ["Keeping", "Place"]
+__all__ = ["Keeping", "Place", "contradiction"]
 
 #: What the state of a lane's row in the catalog begins with if the lane is kept in a database; the
 #: database's identity and its path follow.
 _IN_DATABASE = b"database\x01"
 _OP = "open a receiver"
+_ANOTHER = "it is not the database that this group's effects went into"
 
 
 class Place(Enum):
@@ -123,25 +124,9 @@ class Keeping:
         """
         if self.ledger is None:
             return
-        raw, known = self.ledger.read(lane), self._main.load(lane)
-        listed = self._main.segment_list(lane)
-        upto = listed.upto if listed else 0
-        if known is None:
-            if raw is not None:
-                raise self._refused(lane, "the catalog does not know this lane: is it another one?")
-            return
-        if not known.head.state.startswith(_IN_DATABASE):
-            raise self._refused(lane, "the catalog keeps this lane itself")
-        if _split(known.head.state)[0] != self.ledger.identity:
-            raise self._other(self.ledger.path)
-        if raw is None and upto > 0:
-            raise self._refused(lane, "the database has nothing of a lane whose ids were collected")
-        if raw is not None and raw.ref.incarnation != known.head.ref.incarnation:
-            raise self._refused(lane, "catalog or database were restored: their histories differ")
-        if raw is not None and raw.ref.seq < upto:
-            raise self._refused(
-                lane, f"the database stands at seq {raw.ref.seq}, below {upto} that was collected"
-            )
+        why = contradiction(self._main, self.ledger, lane)
+        if why is not None:
+            raise self._refused(self.ledger.path if why == _ANOTHER else lane, why)
 
     # Deciding ---------------------------------------------------------------------------------
 
@@ -255,7 +240,7 @@ class Keeping:
                 self.stale.add(lane)
 
     def _other(self, path: str) -> InvalidUsage:
-        return self._refused(path, "it is not the database that this group's effects went into")
+        return self._refused(path, _ANOTHER)
 
     def _refused(self, subject: str, why: str) -> InvalidUsage:
         return InvalidUsage(
@@ -265,6 +250,25 @@ class Keeping:
             "the database counts as it is, with receiver.accept(PATH): what it lacks is then done "
             "again, and what it has is not",
         )
+
+
+def contradiction(catalog: Catalog, ledger: Ledger, lane: str) -> str | None:
+    """Say what of a lane in a database is not as the catalog remembers it; None: nothing."""
+    raw, known = ledger.read(lane), catalog.load(lane)
+    listed = catalog.segment_list(lane)
+    upto = listed.upto if listed else 0
+    if known is None:
+        return None if raw is None else "the catalog does not know this lane: is it another one?"
+    if not known.head.state.startswith(_IN_DATABASE):
+        return "the catalog keeps this lane itself"
+    if _split(known.head.state)[0] != ledger.identity:
+        return _ANOTHER
+    if raw is None:
+        return "the database has nothing of a lane whose ids were collected" if upto else None
+    if raw.ref.incarnation != known.head.ref.incarnation:
+        return "catalog or database were restored: their histories differ"
+    below = f"the database stands at seq {raw.ref.seq}, below {upto} that was collected"
+    return below if raw.ref.seq < upto else None
 
 
 class _Remembered:

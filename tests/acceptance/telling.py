@@ -1,131 +1,162 @@
 """What an operator is told of a trial, held against what its topics and seals show.
 
 What it is: `untrue`, which audits a trial over columns, and has the stories of a random sample of its
-records told.
+records told, by their places, by their ids and by what was made of them.
 What it must not know: engines, what was killed.
 
 Invariants:
-    The truth is read from raw logs, headers and entries; nothing of `explain` makes it.
+    The truth is read from raw logs, headers and rows, by `tests.acceptance.truth`; nothing of
+    `explain` makes it.
     A sample is drawn by the trial's own seed: the same trial asks about the same records.
+    What a crash leaves behind is asked about wherever it is: inputs of which copies lie in the
+    topics, and inputs of seals that somebody lost.
 """
 
 from __future__ import annotations
 
 import random
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from typing import Any
 
 from dedup.catalog.catalog import Catalog
-from dedup.catalog.store import Blob
-from dedup.formats.dropped import Verdict, decode_dropped
-from dedup.model import Seal, Source
-from delivery.checker import Log
+from dedup.model import Source
 from delivery.header import NAME, decode_header
 from delivery.host.spec import StageSpec
 from delivery.kafka.port import Client
 from delivery.operate.auditing import Terms, audit
 from delivery.operate.explaining import Reading, explain
+from delivery.operate.finding import places_of_id
 from delivery.operate.logs import Cluster
 from delivery.records import Record
 from tests.acceptance.pricing import Pipeline
+from tests.acceptance.truth import Logs, Truth
 
-#: Records of each stage whose story is told.
-SAMPLE = 6
-
-_Logs = Mapping[str, Mapping[Source, Log]]
-_Copies = dict[tuple[str, str, int], list[int]]
+#: Records of each stage whose story is told, whatever they are.
+SAMPLE = 40
+#: And of each kind of what crashes leave behind.
+SAMPLE_OF_KIND = 10
+#: Of these, records whose story is told by their ids and by their outputs as well.
+ASKED_AGAIN = 6
 
 
 def untrue(
-    client: Client, catalog: Catalog, pipeline: Pipeline, topics: _Logs, seed: int
+    client: Client, catalog: Catalog, pipeline: Pipeline, topics: Logs, seed: int
 ) -> list[str]:
     """Return what an audit does not call exact, and what stories tell otherwise than it was."""
     ways = {spec.name: spec.named for spec in pipeline.stages if isinstance(spec.named, str)}
     lanes = [spec.lane(source) for spec in pipeline.stages for source in topics[spec.reads]]
     found = audit(catalog, Cluster(client), lanes, Terms(ways=ways, finished=True))
     wrong = [] if found.verdict == "exact" else [f"audit: {found.document()}"]
+    judge = _Judge(catalog, Cluster(client), Truth(catalog, pipeline.stages, topics))
     chance = random.Random(seed)
     for spec in pipeline.stages:
-        places = [
+        sample = judge.sample(chance, spec, topics)
+        for source, record in sample:
+            wrong += judge.by_place(spec, source, record)
+        for source, record in chance.sample(sample, min(ASKED_AGAIN, len(sample))):
+            wrong += judge.by_id(spec, source, record)
+            wrong += judge.by_outputs(spec, source, record)
+    return wrong
+
+
+class _Judge:
+    """Asks, and says where the answer is not the truth."""
+
+    def __init__(self, catalog: Catalog, cluster: Cluster, truth: Truth) -> None:
+        self._catalog, self._cluster, self._truth = catalog, cluster, truth
+
+    def sample(
+        self, chance: random.Random, spec: StageSpec, topics: Logs
+    ) -> list[tuple[Source, Record]]:
+        """Draw inputs of a stage."""
+        every = [
             (source, record)
             for source, log in topics[spec.reads].items()
             for record in log.records
             if isinstance(record, Record)
         ]
-        for source, record in chance.sample(places, min(SAMPLE, len(places))):
-            place = (spec.reads, source.partition, record.offset)
-            story = explain(catalog, Cluster(client), *place)
-            told = [one for one in story.readings if one.lane == spec.lane(source)]
-            truth = _truth(catalog, spec, topics, source, record)
-            if [_said(one) for one in told] != [truth]:
-                wrong.append(f"explain {place}: {story.document()}, but: {truth}")
-    return wrong
+        kinds = (
+            every,
+            [one for one in every if self._truth.is_copied(spec, *one)],
+            [one for one in every if self._truth.is_contested(spec, *one)],
+        )
+        drawn: dict[tuple[Source, int], Record] = {}
+        for kind, most in zip(kinds, (SAMPLE, SAMPLE_OF_KIND, SAMPLE_OF_KIND), strict=True):
+            for source, record in chance.sample(kind, min(most, len(kind))):
+                drawn[source, record.offset] = record
+        return [(source, record) for (source, _), record in drawn.items()]
+
+    def by_place(self, spec: StageSpec, source: Source, record: Record) -> Iterator[str]:
+        """Ask about an input's place."""
+        place = (spec.reads, source.partition, record.offset)
+        story = explain(self._catalog, self._cluster, *place)
+        truth = self._truth.reading(spec, source, record)
+        told = [_said(one) for one in story.readings if one.lane == spec.lane(source)]
+        if len(told) != 1:
+            yield f"explain {place}: its lane is told {len(told)} times: {story.document()}"
+        for one in told:
+            yield from _differences(f"explain {place}", one, truth)
+        made, origin = self._truth.origin(source, record), story.document()["origin"]
+        said = None if origin is None else {key: origin[key] for key in made or ()}
+        if (said or None) != made:
+            yield f"explain {place}: origin: {origin}, but: {made}"
+
+    def by_id(self, spec: StageSpec, source: Source, record: Record) -> Iterator[str]:
+        """Ask by an input's id: the record that took effect by it is among what is found."""
+        record_id = self._truth.id_of(spec, record)
+        if record_id is None:
+            return
+        first = self._truth.first(spec, source, record)
+        places = places_of_id(self._catalog, self._cluster, record_id)
+        if (spec.reads, source.partition, first.offset) not in places:
+            place = source.partition, first.offset
+            yield f"explain {record_id.hex()}: places: {places}, but: {place}"
+
+    def by_outputs(self, spec: StageSpec, source: Source, record: Record) -> Iterator[str]:
+        """Ask about every copy of what was made of an input, by its place and by its id."""
+        seen = set()
+        for topic, target, copy in self._truth.made(spec, source, record):
+            place = (topic, target.partition, copy.offset)
+            story = explain(self._catalog, self._cluster, *place).document()
+            made = self._truth.origin(target, copy)
+            if {key: (story["origin"] or {}).get(key) for key in made or ()} != made:
+                yield f"explain {place}: origin: {story['origin']}, but: {made}"
+            fates = {one["lane"]: one["fate"] for one in story["readings"]}
+            truth = self._truth.receivers(topic, target, copy)
+            if fates != truth:
+                yield f"explain {place}: fates: {fates}, but: {truth}"
+            header = decode_header(copy.header(NAME) or b"")
+            assert header is not None, "what was made is told by its header"
+            if header.id not in seen:
+                seen.add(header.id)
+                places = places_of_id(self._catalog, self._cluster, header.id)
+                # A kept id is that of records further up as well.
+                if place not in places or (not header.mark.kept and places != [place]):
+                    yield f"explain {header.id.hex()}: places: {places}, but: {place}"
 
 
-def _said(told: Reading) -> tuple[bool, int | None, tuple[int, int] | None, _Copies]:
-    """Return what is told: whether it took effect, its seal, what it repeats, what was made of it."""
-    copies = {
-        (one.id, one.topic, one.partition): [copy.offset for copy in one.copies]
-        for one in told.outputs
+def _differences(what: str, said: dict[str, Any], truth: dict[str, Any]) -> Iterator[str]:
+    for key, right in truth.items():
+        if said[key] != right:
+            yield f"{what}: {key}: {said[key]}, but: {right}"
+
+
+def _said(told: Reading) -> dict[str, Any]:
+    """Return what is told, in the words of the truth."""
+    original = told.original
+    return {
+        "fate": str(told.fate),
+        "seal": (told.seq, told.sealed_ms, told.code),
+        "winner": [one.attempt for one in told.attempts if one.won],
+        "attempts": {one.attempt: (one.digest, set(one.stored)) for one in told.attempts},
+        "original": original and (original.seq, original.sealed_ms, original.place),
+        "repeats": [(one.partition, one.offset, one.seq) for one in told.repeats],
+        "repeats_upto": told.repeats_upto,
+        "outputs": {
+            (one.id, one.topic, one.partition, one.key, one.size): {
+                copy.offset: {lane: str(fate) for lane, fate in copy.receivers.items()}
+                for copy in one.copies
+            }
+            for one in told.outputs
+        },
     }
-    original = told.original.place if told.original is not None else None
-    return told.fate == "fresh", told.seq, original, copies
-
-
-def _truth(
-    catalog: Catalog, spec: StageSpec, topics: _Logs, source: Source, record: Record
-) -> tuple[bool, int | None, tuple[int, int] | None, _Copies]:
-    lane = spec.lane(source)
-    row = catalog.load(lane)
-    assert row is not None, f"{lane} never was"
-    seal = next(one for one in catalog.history(lane, row.head) if _holds(one, source, record))
-    log = [one for one in topics[spec.reads][source].records if isinstance(one, Record)]
-    first = next(one for one in log if _id(spec, one) == _id(spec, record))
-    if first.offset == record.offset:
-        # Strangers' records may say in their headers that they were made of it.
-        written = {name: topics[name] for name in spec.topics}
-        return True, seal.ref.seq, None, _made(lane, written, source, record)
-    # A remnant is dropped without a look at what it repeats.
-    repeated = _dropped_as(catalog, lane, seal, source, record.offset) is Verdict.DUPLICATE
-    return False, seal.ref.seq, (source.partition, first.offset) if repeated else None, {}
-
-
-def _dropped_as(
-    catalog: Catalog, lane: str, seal: Seal, source: Source, offset: int
-) -> Verdict | None:
-    """Return why a seal dropped an offset, as its raw runs say."""
-    for chunk in catalog.get(Blob.DROPPED, lane, seal) or ():
-        for run in decode_dropped(chunk, lane):
-            if run.source == source and run.offset <= offset < run.offset + run.count:
-                return run.verdict
-    return None
-
-
-def _holds(seal: Seal, source: Source, record: Record) -> bool:
-    start, end = seal.start.at(source), seal.end.at(source)
-    return start is not None and end is not None and start <= record.offset < end
-
-
-def _id(spec: StageSpec, record: Record) -> bytes:
-    header = decode_header(record.header(NAME) or b"") if spec.named is None else None
-    return header.id if header is not None else record.header("id") or b""
-
-
-def _made(lane: str, topics: _Logs, source: Source, record: Record) -> _Copies:
-    """Return where outputs of an input lie, in the partition of their first copy."""
-    made: _Copies = defaultdict(list)
-    for topic, partition, one in _everything(topics):
-        header = decode_header(one.header(NAME) or b"")
-        if header is None or header.mark.sender != lane:
-            continue
-        if header.parent == (source.partition, record.offset):
-            made[header.id.hex(), topic, partition].append(one.offset)
-    return dict(made)
-
-
-def _everything(topics: _Logs) -> Iterator[tuple[str, int, Record]]:
-    for topic, logs in topics.items():
-        for source, log in logs.items():
-            for record in log.records:
-                if isinstance(record, Record):
-                    yield topic, source.partition, record

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,8 @@ from dedup.catalog.open import open_catalog
 from dedup.catalog.store import Blob
 from dedup.errors import Corrupt, InvalidUsage
 from delivery.services.kafka import Kafka
-from tests.integration.receiver_kit import World, consume, once_each
+from tests.integration.receiver_kit import PARTITIONS, World, consume, once_each
+from tests.unit.operate_kit import called, document
 
 
 @pytest.fixture
@@ -100,3 +102,51 @@ def test_segments_that_are_missing_stop_it(world: World) -> None:
     world.send(range(3000, 3010))
     with pytest.raises(Corrupt, match="a segment that is gone"):
         consume(world, world.receiver(bounded=True))
+
+
+def test_what_became_of_a_record_in_a_database_is_told_from_it(world: World) -> None:
+    """By the verbs, and held against the effects themselves: they say at which place each was."""
+    world.send([*range(60), *range(10)])
+    consume(world, world.receiver(bounded=True))
+    world.send([60])
+    with closing(sqlite3.connect(world.database)) as connection:
+        effects = {
+            (int(name) % PARTITIONS, place)
+            for name, place in connection.execute("SELECT id, place FROM effect")
+        }
+    url = world.plan.catalog
+
+    def told(verb: str, place: str, *more: str) -> tuple[str, dict[str, Any]]:
+        words = verb.split()
+        kafka = ("--kafka", world.bootstrap) if verb == "explain" else ()
+        found = document(*words, url, *kafka, "--offset", f"{world.topic}/{place}", *more)
+        (one,) = found["reads" if "reads" in found else "readings"]
+        (kept,) = found["databases"]
+        assert one["lane"] == kept["lane"]
+        return one["fate"], kept
+
+    every = [(partition, offset) for partition in range(PARTITIONS) for offset in range(35)]
+    for partition, offset in every:
+        right = "fresh" if (partition, offset) in effects else "duplicate"
+        for verb in ("catalog lookup", "explain"):
+            fate, kept = told(verb, f"{partition}/{offset}")
+            assert (fate, kept["unread"]) == (right, None)
+            assert kept["database"] == str(world.database)
+    assert len(effects) == 60
+    assert [told(verb, "0/35")[0] for verb in ("catalog lookup", "explain")] == ["pending"] * 2
+    found = document("catalog", "lookup", url, "--name", "7")
+    assert [one["lane"] for one in found["decisions"]] == [f"shop/billing/{world.topic}-1"]
+
+    moved = world.root / "moved.db"
+    world.database.rename(moved)
+    for verb in ("catalog lookup", "explain"):
+        for place in ("0/3", "1/34", "0/35"):
+            fate, kept = told(verb, place)
+            assert fate == "elsewhere"
+            assert kept["database"] == str(world.database)
+            assert "no such file here" in kept["unread"]
+        assert told(verb, "1/34", "--database", str(moved))[0] == "duplicate"
+    wrong = ("explain", url, "--kafka", world.bootstrap, "--name", "7")
+    said = called(*wrong, code=2).stderr
+    assert "their databases were not read" in said
+    assert str(world.database) in said

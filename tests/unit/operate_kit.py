@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,15 @@ from click.testing import CliRunner, Result
 from dedup.catalog.memory import MemoryStore
 from dedup.catalog.open import open_store
 from dedup.catalog.store import Blob, Store
+from dedup.model import Attempt, Frontier, Head, HeadRef, Incarnation, Seal
 from delivery.cli import delivery as group
+from delivery.receiver.keeping import Keeping
 from tests.unit.house import LANE, House
 
 #: A second stage, which reads what the first one writes.
 SECOND = "shop/ship/0"
+#: A receiver of the same, which keeps its lane in its user's database.
+BILLING = "shop/billing/out-0"
 
 
 @contextmanager
@@ -69,6 +73,48 @@ def chained(house: House, rounds: int = 3) -> None:
             topic="out",
             cut=5,
         )
+
+
+def begun_elsewhere(house: House, offset: int) -> None:
+    """Let a catalog remember where a lane began that is kept in a database which is not here."""
+    source = house.source("out")
+    ref = HeadRef(Incarnation(b"i" * 16), 0, Attempt(b"a" * 16))
+    head = Head(
+        ref=ref,
+        frontier=Frontier.of([(source, offset)]),
+        topics=(("out", source.topic),),
+        state=b"database\x01" + bytes(16) + b"/gone/billing.db",
+    )
+    begun = Seal(ref=ref, start=head.frontier, end=head.frontier, minted_at_ms=1, lane_time_ms=0)
+    assert house.catalog().create(BILLING, head, begun)
+
+
+def billed(house: House, database: Path) -> None:
+    """Let a receiver read what the first stage wrote, five records a bundle."""
+    database.touch()
+    with closing(Keeping(house.catalog(), "shop/billing/")) as keeping:
+        if not keeping.find([BILLING]):
+            keeping.decide_database(str(database))
+        runner = house.runner(
+            BILLING,
+            reads="out",
+            writes=(),
+            senders=(LANE,),
+            call=lambda _: None,
+            store=keeping.catalog.store,
+        )
+        house.done(runner, topic="out", cut=5)
+
+
+def again(house: House, place: int = 0) -> int:
+    """Emit a record of the first stage again, as a crash would; return where it lands."""
+    return house.broker.append(house.source("out"), house.sent()[place])
+
+
+def read_on(house: House) -> None:
+    house.done(
+        house.runner(SECOND, reads="out", writes=("end",), senders=(LANE,)), topic="out", cut=5
+    )
 
 
 def called(*arguments: str, code: int = 0) -> Result:

@@ -19,7 +19,7 @@ from delivery.operate.repair import found
 from tests.unit.documented import checked, section, undocumented
 from tests.unit.house import LANE, House
 from tests.unit.memory_kafka import MemoryClient
-from tests.unit.operate_kit import called, chained, document, housed
+from tests.unit.operate_kit import billed, called, chained, document, housed
 from tests.unit.test_auditing import DAMAGE
 from tests.unit.test_cli import LEAVES
 
@@ -176,6 +176,18 @@ def test_every_key_of_a_story_is_documented(kafka: House) -> None:
         found = document("explain", kafka.store.url, "--kafka", "here:1", "--offset", offset)
         assert undocumented("explain", found) == set()
         assert called("explain", kafka.store.url, "--kafka", "here:1", "--offset", offset).stdout
+
+
+def test_every_key_of_what_a_database_keeps_is_documented(kafka: House, tmp_path: Path) -> None:
+    billed(kafka, tmp_path / "billing.db")
+    url, place = kafka.store.url, ("--offset", "out/0/3")
+    for verb, more in (("catalog lookup", ()), ("explain", ("--kafka", "here:1"))):
+        found = document(*verb.split(), url, *more, *place)
+        assert found["databases"]
+        assert undocumented(verb, found) == set()
+        said = called(*verb.split(), url, *more, *place).stdout
+        assert "is kept in its user's database" in said
+        assert "was read there" in said
 
 
 def test_a_story_is_told_by_place_id_and_name(kafka: House) -> None:

@@ -20,7 +20,16 @@ from delivery.operate.lookup import _at, look_up_id
 from delivery.operate.places import readable
 from tests.unit.collect_kit import raced
 from tests.unit.house import LANE, House
-from tests.unit.operate_kit import SECOND, called, chained, document, housed
+from tests.unit.operate_kit import (
+    BILLING,
+    SECOND,
+    begun_elsewhere,
+    billed,
+    called,
+    chained,
+    document,
+    housed,
+)
 
 NOW_MS = 1_800_000_000_000
 
@@ -194,6 +203,66 @@ def test_what_is_not_sealed_yet_is_pending(tmp_path: Path, url: str) -> None:
         4: "pending",
         99: "pending",
     }
+
+
+@pytest.mark.parametrize("shop", ["inline", "apart"], indirect=True)
+def test_what_a_receiver_keeps_in_its_database_is_looked_up_there(
+    shop: House, url: str, tmp_path: Path
+) -> None:
+    database, moved = tmp_path / "billing.db", tmp_path / "moved.db"
+    billed(shop, database)
+    record = shop.sent()[7]
+    header = decode_header(record.header(NAME) or b"")
+    assert header is not None
+    place = ("catalog", "lookup", url, "--offset", f"out/0/{record.offset}")
+    by_id = ("catalog", "lookup", url, "--id", header.id.hex())
+
+    found = document(*place)
+    fates = {read["lane"]: (read["fate"], read["seq"]) for read in found["reads"]}
+    assert fates == {BILLING: ("fresh", 2), SECOND: ("fresh", 2)}
+    read = {"lane": BILLING, "database": str(database), "unread": None}
+    assert found["databases"] == [read]
+    said = called(*place).stdout
+    assert f"{BILLING}: fresh, sealed by seq 2" in said
+    assert f"whatever effect it had is in {database}" in said
+    found = document(*by_id)
+    assert {one["lane"]: one["seq"] for one in found["decisions"]} == {BILLING: 2, SECOND: 2}
+    assert found["databases"] == [read]
+
+    # It is not here: neither is the record pending, nor has nobody decided its id.
+    database.rename(moved)
+    found = document(*place)
+    fates = {read["lane"]: (read["fate"], read["seq"]) for read in found["reads"]}
+    assert fates == {BILLING: ("elsewhere", None), SECOND: ("fresh", 2)}
+    (kept,) = found["databases"]
+    assert "no such file here" in kept["unread"]
+    assert (
+        f"{BILLING} is kept in its user's database {database}: there is no" in called(*place).stdout
+    )
+    found = document(*by_id)
+    assert [one["lane"] for one in found["decisions"]] == [SECOND]
+    assert found["databases"] == [kept]
+    said = called(*by_id).stdout
+    assert "whether these have is not known" in said
+    assert str(database) in said
+
+    # Said where it is.
+    found = document(*place, "--database", str(moved))
+    assert {one["fate"] for one in found["reads"]} == {"fresh"}
+    assert found["databases"] == [read | {"database": str(moved)}]
+
+
+@pytest.mark.parametrize("shop", ["inline"], indirect=True)
+def test_a_lane_in_a_database_of_which_the_catalog_has_its_beginning_alone(
+    shop: House, url: str
+) -> None:
+    begun_elsewhere(shop, 2)
+    for offset, fate in ((1, "before the lane began"), (2, "elsewhere"), (99, "elsewhere")):
+        found = document(
+            "catalog", "lookup", url, "--offset", f"out/0/{offset}", "--stage", "billing"
+        )
+        assert [one["fate"] for one in found["reads"]] == [fate]
+        assert [one["database"] for one in found["databases"]] == ["/gone/billing.db"]
 
 
 @pytest.mark.parametrize("shop", ["inline"], indirect=True)

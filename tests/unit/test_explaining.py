@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +10,7 @@ import pytest
 from dedup.catalog.catalog import Catalog
 from dedup.errors import InvalidUsage
 from dedup.ids import named
-from dedup.model import Incarnation, RecordId, Source
-from delivery.checker import Log
+from dedup.model import Incarnation, RecordId
 from delivery.header import NAME, Header, decode_header, encode_header
 from delivery.operate.accepting import accept
 from delivery.operate.compaction import Rules, tidy
@@ -19,11 +18,10 @@ from delivery.operate.explaining import Story, explain
 from delivery.operate.finding import places_of_id
 from delivery.operate.logs import Cluster
 from delivery.records import Record
-from tests.acceptance.telling import untrue
 from tests.unit.collect_kit import raced
 from tests.unit.house import LANE, House
 from tests.unit.memory_kafka import MemoryClient
-from tests.unit.operate_kit import SECOND, chained
+from tests.unit.operate_kit import SECOND, again, chained, read_on
 
 NOW_MS = 1_800_000_000_000
 
@@ -37,17 +35,6 @@ def header_of(record: Record) -> Header:
     found = decode_header(record.header(NAME) or b"")
     assert found is not None
     return found
-
-
-def again(house: House, place: int = 0) -> int:
-    """Emit a record of the first stage again, as a crash would; return where it lands."""
-    return house.broker.append(house.source("out"), house.sent()[place])
-
-
-def read_on(house: House) -> None:
-    house.done(
-        house.runner(SECOND, reads="out", writes=("end",), senders=(LANE,)), topic="out", cut=5
-    )
 
 
 @pytest.fixture
@@ -105,7 +92,12 @@ def test_copies_and_what_receivers_made_of_them(shop: House) -> None:
     assert reading.original.place == (0, copies[0])
 
 
-def test_what_was_dropped_as_a_repeat_is_told_from_the_first_record(shop: House) -> None:
+@pytest.mark.parametrize("gap", [0, 9, 1_000])
+def test_what_was_dropped_as_a_repeat_is_told_from_the_first_record(
+    shop: House, monkeypatch: pytest.MonkeyPatch, gap: int
+) -> None:
+    """Whether repeats are read one by one or in one go."""
+    monkeypatch.setattr("delivery.operate.copies.GAP_OFFSETS", gap)
     (reading,) = story(shop, "in", 0).readings
     assert (reading.named, reading.repeats_upto) == ("header:id", 30)
     assert [(one.offset, one.seq) for one in reading.repeats] == [(9, 2), (19, 4), (29, 6)]
@@ -126,7 +118,7 @@ def test_repeats_are_looked_for_within_bounds(shop: House, monkeypatch: pytest.M
     monkeypatch.setattr("delivery.operate.copies.REPEATS_OFFSETS_MAX", 30)
     monkeypatch.setattr("delivery.operate.copies.REPEATS_SEALS_MAX", 3)
     (reading,) = story(shop, "in", 0).readings
-    assert [one.offset for one in reading.repeats] == [9, 19]
+    assert ([one.offset for one in reading.repeats], reading.repeats_upto) == ([9, 19], 20)
 
 
 class Counting(MemoryClient):
@@ -276,47 +268,3 @@ def test_telling_changes_nothing(shop: House) -> None:
         for offset in (0, 9, 29, 99):
             story(shop, "in", offset)
             story(shop, "out", offset)
-
-
-@dataclass(frozen=True)
-class Spec:
-    """As much of a stage as the acceptance suite's judge of stories asks for."""
-
-    name: str
-    reads: str
-    named: str | None
-
-    def lane(self, source: Source) -> str:
-        return f"shop/{self.name}/{source.partition}"
-
-
-@dataclass(frozen=True)
-class Shop:
-    stages: tuple[Spec, ...] = (Spec("price", "in", "header:id"), Spec("ship", "out", None))
-
-
-def test_stories_of_a_chain_are_what_its_topics_show(
-    shop: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the judge of the trials on real servers, of every record; and it can tell."""
-    monkeypatch.setattr("tests.acceptance.telling.SAMPLE", 1_000)
-    shop.write("more")
-    shop.done()
-    again(shop, -1)
-    again(shop, 0)
-    read_on(shop)
-
-    def told(unseen: int = 0) -> list[str]:
-        parts = shop.broker.partitions
-        topics = {
-            name: {shop.source(name): Log(log[: len(log) - unseen], len(log))}
-            for name in ("in", "out", "end")
-            for log in [parts[shop.source(name)]]
-        }
-        client: Any = MemoryClient(shop.broker)
-        pipeline: Any = Shop()
-        return untrue(client, Catalog(shop.store), pipeline, topics, 1)
-
-    assert told() == []
-    # One copy fewer, as the judge is shown it, and the story of its parent is another one.
-    assert len(told(unseen=1)) == 1 + 1, "one in each topic that stages write"

@@ -214,6 +214,29 @@ def test_what_is_no_database_of_ours_is_refused(path, tmp_path):
         SqliteLedger(path)
 
 
+@pytest.mark.parametrize("mode", ["DELETE", "WAL"])
+def test_who_only_looks_reads_beside_a_writer_and_writes_nothing(path, user, mode):
+    user.execute(f"PRAGMA journal_mode = {mode}")
+    with pytest.raises(InvalidUsage, match="no receiver has ever sealed in it"):
+        SqliteLedger(path, reading=True)
+    with closing(SqliteLedger(path)) as ledger:
+        row = RawLane(ref(0), b"head 0", delivered_with(ref(0)), 0)
+        assert ledger.create(LANE, row, b"entry 0")
+        identity = ledger.identity
+    with closing(SqliteLedger(path, reading=True)) as looks:
+        user.execute("INSERT INTO effect VALUES (1)")
+        assert user.in_transaction
+        assert looks.read(LANE).ref == ref(0)
+        assert looks.entries(LANE, INCARNATION, 0, 9) == [(0, b"entry 0")]
+        user.commit()
+        assert looks.identity == identity
+        with pytest.raises(Unavailable, match=r"nothing was read .*readonly"):
+            looks.append(LANE, ref(0), ref(1), b"head 1", b"entry 1")
+    user.close()
+    with closing(SqliteLedger(path, reading=True)) as looks:
+        assert looks.read(LANE).ref == ref(0)
+
+
 def test_a_connection_must_be_to_a_file_and_free(path, user):
     with (
         closing(sqlite3.connect(":memory:")) as memory,

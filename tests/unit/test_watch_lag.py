@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from dedup.model import Attempt, Frontier, Head, HeadRef, Incarnation, Seal, Source
+from dedup.model import Source
 from delivery.watch.collector import Collector
 from delivery.watch.lag import LATE_MS
 from delivery.watch.rows import read_rows
 from delivery.watch.waiting import Doors
 from tests.unit.house import LANE, House
 from tests.unit.memory_kafka import MemoryClient
-from tests.unit.operate_kit import SECOND, called, document
+from tests.unit.operate_kit import SECOND, begun_elsewhere, called, document
 from tests.unit.watch_kit import looked, shop
 
 
@@ -107,16 +107,7 @@ def test_the_oldest_of_two_stages_holds_up(house: House) -> None:
 
 
 def test_a_lane_in_its_users_database_is_unknown_not_behind(house: House) -> None:
-    catalog, source = house.catalog(), house.source("out")
-    ref = HeadRef(Incarnation(b"i" * 16), 0, Attempt(b"a" * 16))
-    head = Head(
-        ref=ref,
-        frontier=Frontier.of([(source, 0)]),
-        topics=(("out", source.topic),),
-        state=b"database\x01" + bytes(16) + b"/shop/billing.db",
-    )
-    begun = Seal(ref=ref, start=head.frontier, end=head.frontier, minted_at_ms=1, lane_time_ms=0)
-    assert catalog.create("shop/billing/out-0", head, begun)
+    begun_elsewhere(house, 0)
     found = {one.stage: one for one in looked(house, house.now).stages}
     billing = found["billing"]
     assert (billing.behind, billing.waiting_ms, billing.late_ms) == (None, None, None)

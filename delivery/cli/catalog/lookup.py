@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from dedup.errors import InvalidUsage
-from delivery.cli.output import Output, verb
+from delivery.cli.output import Output, databases_option, verb
 from delivery.cli.tables import when
 
 if TYPE_CHECKING:
+    from delivery.operate.databases import Kept
     from delivery.operate.lookup import Decision, Maker, Read
 
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 )
 @click.option("--offset", metavar="TOPIC/PARTITION/OFFSET", help="The place of an input record.")
 @click.option("--stage", help="Only the lanes of this stage, or pipeline/stage.")
+@databases_option
 @verb
 def command(
     out: Output,
@@ -38,29 +40,36 @@ def command(
     name: str | None,
     offset: str | None,
     stage: str | None,
+    databases: tuple[str, ...],
 ) -> None:
     """Look up an id, a publisher's name or an input offset in the catalog at URL.
 
     Says which seal of which lane decided it and when; of an offset also whether it was fresh, a
-    duplicate or a remnant, and what was made of it, as long as that is stored. Kafka is not asked;
-    `delivery explain` does.
+    duplicate or a remnant, and what was made of it, as long as that is stored. Lanes that a receiver
+    keeps in a database are looked up there. Kafka is not asked; `delivery explain` does.
     """
     from dedup.ids import named  # noqa: PLC0415  keeps --help light
     from delivery.operate import lookup  # noqa: PLC0415  see above
+    from delivery.operate.databases import with_databases  # noqa: PLC0415  see above
     from delivery.operate.opening import chosen, opened  # noqa: PLC0415  see above
 
     if sum(asked is not None for asked in (hexadecimal, name, offset)) != 1:
         raise InvalidUsage(
             "look something up", url, "say one of --id, --name and --offset; nothing was looked up"
         )
-    with opened(url) as catalog:
+    with opened(url) as plain, with_databases(plain, databases) as (catalog, kept):
         lanes, where = chosen(catalog, stage), catalog.store.url
         if offset is not None:
             reads = lookup.look_up_offset(catalog, *lookup.parsed(offset), lanes)
-            out.result(
-                "\n".join(line for read in reads for line in _read(read)),
-                {"catalog": where, "offset": offset, "reads": [one.document() for one in reads]},
-            )
+            told = [kept[read.lane] for read in reads if read.lane in kept]
+            document = {
+                "catalog": where,
+                "offset": offset,
+                "reads": [one.document() for one in reads],
+                "databases": [one.document() for one in told],
+            }
+            lines = [line for read in reads for line in _read(read, kept.get(read.lane))]
+            out.result("\n".join([*lines, *(one.line() for one in told)]), document)
             return
         record_id = lookup.id_of_hex(hexadecimal) if hexadecimal else named((name or "").encode())
         decisions, makers = lookup.look_up_id(catalog, record_id, lanes)
@@ -69,11 +78,17 @@ def command(
     lines += [_maker(maker) for maker in makers]
     if not decisions:
         lines.append("  no lane has decided it, or all that did have forgotten it")
+    told = [kept[lane] for lane in lanes if lane in kept]
+    unread = [one for one in told if one.unread is not None]
+    if unread:
+        lines.append("  whether these have is not known:")
+        lines += [f"  {one.line()}" for one in unread]
     document = {
         "catalog": where,
         "id": record_id.hex(),
         "decisions": [one.document() for one in decisions],
         "makers": [one.document() for one in makers],
+        "databases": [one.document() for one in told],
     }
     out.result("\n".join(lines), document)
 
@@ -101,7 +116,7 @@ def _maker(one: Maker) -> str:
     )
 
 
-def _read(one: Read) -> list[str]:
+def _read(one: Read, kept: Kept | None) -> list[str]:
     if one.seq is None or one.sealed_ms is None:
         return [f"{one.lane}: {one.fate}"]
     code = f", code {one.code}" if one.code else ""
@@ -111,7 +126,9 @@ def _read(one: Read) -> list[str]:
         f"{made.size} bytes"
         for made in one.outputs or ()
     ]
-    if one.outputs is None and one.remade:
+    if kept is not None and one.fate == "fresh":
+        lines.append(f"  whatever effect it had is in {kept.database}")
+    elif one.outputs is None and one.remade:
         lines.append(
             "  its stage is deterministic: outputs are not stored, `delivery explain` finds them"
         )
