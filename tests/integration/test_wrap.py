@@ -2,29 +2,51 @@
 
 from __future__ import annotations
 
+import random
+import re
 import shutil
 import signal
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from delivery import Delivery
-from delivery.points import ACKNOWLEDGED, POINTS, STORED_NOT_SEALED
+from delivery.host.killing import PAUSED, VICTIM_SUFFIX
+from delivery.operate.dying import EXECUTOR, kill_one
+from delivery.points import ACKNOWLEDGED, POINTS, SEALED_NOT_EMITTED, STORED_NOT_SEALED
+from delivery.services.cassandra import Cassandra
 from delivery.services.kafka import Kafka
+from tests.acceptance.kit import Worker, until
+from tests.conformance.cassandra_kit import cassandra_url
 from tests.integration.kafka_kit import lag_seen
-from tests.integration.wrap_kit import FIRST, PARTITIONS, WINDOW_SECONDS, Job, closing, traffic
+from tests.integration.wrap_job import TASKS
+from tests.integration.wrap_kit import (
+    JOB_SECONDS_MAX,
+    PARTITIONS,
+    Job,
+    closing,
+    each_once,
+    traffic,
+    windows_exact,
+)
 
 RECORDS = 200
+#: Executors are processes of their own.
+CLUSTER = "local-cluster[2,1,1024]"
 
 
 @pytest.fixture
-def make(kafka: Kafka, unique: Callable[[str], str], tmp_path: Path) -> Callable[[str], Job]:
-    return lambda kind: Job(
-        name=unique("wrap"), kafka=kafka.bootstrap, directory=tmp_path, kind=kind
-    )
+def make(kafka: Kafka, unique: Callable[[str], str], tmp_path: Path) -> Callable[..., Job]:
+    def made(kind: str, **more: Any) -> Job:
+        name = unique("wrap")
+        return Job(name=name, kafka=kafka.bootstrap, directory=tmp_path, kind=kind, **more)
+
+    return made
 
 
 def killed_at(job: Job, point: str) -> None:
@@ -35,21 +57,26 @@ def killed_at(job: Job, point: str) -> None:
     job.run()
 
 
-def each_once(job: Job, last: int) -> None:
-    found = Counter(effect["id"] for effect in job.effects())
-    assert found == Counter(range(last))
+def exact(job: Job) -> None:
+    """Judge what came of `RECORDS` records."""
+    job.prove()
+    (windows_exact if job.kind == "windows" else each_once)(job, RECORDS)
 
 
-def windows_exact(job: Job, last: int) -> None:
-    """Hold every window to the distinct records in it."""
-    expected: dict[int, list[int]] = {}
-    for number in range(last):
-        start = (FIRST + number) // WINDOW_SECONDS * WINDOW_SECONDS
-        expected.setdefault(start, []).append(number)
-    found: list[dict[str, Any]] = sorted(job.effects(), key=lambda effect: effect["start"])
-    assert found == [
-        {"start": start, "n": len(ids), "s": sum(ids)} for start, ids in sorted(expected.items())
-    ]
+@contextmanager
+def asleep(job: Job) -> Iterator[Worker]:
+    """Start a driver that stands still once it has stored its first batch."""
+    marker = job.directory / "asleep"
+    marker.with_name(marker.name + VICTIM_SUFFIX).write_text(PAUSED)
+    driver = job.start(f"{STORED_NOT_SEALED}:{marker}")
+    process = psutil.Process(driver.process.pid)
+    try:
+        until("it has stored", marker.exists, JOB_SECONDS_MAX, driver)
+        until("it stands still", lambda: process.status() == psutil.STATUS_STOPPED)
+        yield driver
+    finally:
+        if driver.process.poll() is None:
+            driver.kill()
 
 
 @pytest.mark.parametrize(
@@ -65,8 +92,7 @@ def test_a_job_of_nondeterministic_code_whose_driver_is_killed(
     job = make("plain")
     job.send(traffic(0, RECORDS))
     killed_at(job, point)
-    job.prove()
-    each_once(job, RECORDS)
+    exact(job)
 
 
 @pytest.mark.parametrize(
@@ -83,8 +109,82 @@ def test_windows_are_exact_although_the_driver_is_killed(
     job = make("windows")
     job.send([*traffic(0, RECORDS), *closing()])
     killed_at(job, point)
-    job.prove()
-    windows_exact(job, RECORDS)
+    exact(job)
+
+
+@pytest.mark.parametrize(
+    ("point", "kind"),
+    [
+        pytest.param(point, kind, marks=() if point == SEALED_NOT_EMITTED else pytest.mark.slow)
+        for point, kind in zip(POINTS, cycle(("plain", "windows")), strict=False)
+    ],
+)
+def test_on_cassandra_as_well(
+    point: str, kind: str, make: Callable[..., Job], cassandra: Cassandra
+) -> None:
+    job = make(kind, catalog=cassandra_url(cassandra, "wrapped"))
+    job.send([*traffic(0, RECORDS), *(closing() if kind == "windows" else ())])
+    killed_at(job, point)
+    exact(job)
+
+
+@pytest.mark.parametrize("kind", ["mixed", pytest.param("spread", marks=pytest.mark.slow)])
+def test_an_executor_that_dies_behind_a_shuffle_takes_the_run_with_it(
+    kind: str, make: Callable[..., Job]
+) -> None:
+    """What its map task had written is written anew, and one task has read what it was before.
+
+    Where Spark sees by its checksums that it is not the same, it ends its job itself.
+    """
+    job = make(kind, master=CLUSTER)
+    job.send(traffic(0, RECORDS))
+    driver = job.start()
+    try:
+        waiting = [job.directory / f"reached.{number}" for number in range(1, TASKS)]
+
+        def wait() -> bool:
+            return all(one.exists() for one in waiting)
+
+        until("all but the first task wait", wait, JOB_SECONDS_MAX, driver)
+        assert kill_one(driver.process.pid, EXECUTOR, random.Random(7))
+        (job.directory / "open").touch()
+        driver.ended(0, JOB_SECONDS_MAX)
+    finally:
+        if driver.process.poll() is None:
+            driver.kill()
+    said = driver.said.read_text()
+    assert re.search("a run of its plan does not count: stage .* more than once", said)
+    exact(job)
+
+
+def test_two_drivers_at_once_of_a_job_without_state(make: Callable[..., Job]) -> None:
+    """One that has stored a batch wakes up when it is sealed; both go on, and each loses races."""
+    job = make("plain")
+    job.send(traffic(0, RECORDS))
+    with asleep(job) as first:
+        second = job.start()
+        until("the other has sealed it", lambda: job.seq() > 0, JOB_SECONDS_MAX, second)
+        first.process.send_signal(signal.SIGCONT)
+        second.ended(0, JOB_SECONDS_MAX)
+        first.ended(0, JOB_SECONDS_MAX)
+    exact(job)
+
+
+def test_a_second_driver_of_a_job_with_state_stops_one_of_the_two(
+    make: Callable[..., Job],
+) -> None:
+    job = make("windows")
+    job.send([*traffic(0, RECORDS), *closing()])
+    with asleep(job) as first:
+        second = job.start()
+        until("the other has sealed it", lambda: job.seq() > 0, JOB_SECONDS_MAX, second)
+        first.process.send_signal(signal.SIGCONT)
+        first.ended(1, JOB_SECONDS_MAX)
+        second.ended(0, JOB_SECONDS_MAX)
+    said = first.said.read_text()
+    assert "another driver sealed it first" in said
+    assert "stop one of the two" in said
+    exact(job)
 
 
 def test_a_job_without_state_needs_no_memory_of_spark_s(make: Callable[[str], Job]) -> None:
@@ -92,8 +192,12 @@ def test_a_job_without_state_needs_no_memory_of_spark_s(make: Callable[[str], Jo
     job.send(traffic(0, RECORDS))
     job.run()
     assert not job.checkpoint.exists(), "it has one of its own at each start"
+    old = job.checkpoint / "offsets" / "0"
+    old.parent.mkdir(parents=True)
+    old.write_text("of another time")
     job.send(traffic(RECORDS, 2 * RECORDS))
     job.run()
+    assert old.read_text() == "of another time", "nobody looks at what was put back"
     lags = lag_seen(job.kafka, f"{job.name}.report", f"{job.name}.in")
     assert lags == dict.fromkeys(range(PARTITIONS), 0)
     job.prove()
