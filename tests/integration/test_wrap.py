@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +14,6 @@ from typing import Any
 import psutil
 import pytest
 
-from delivery import Delivery
 from delivery.host.killing import PAUSED, VICTIM_SUFFIX
 from delivery.operate.dying import EXECUTOR, kill_one
 from delivery.points import ACKNOWLEDGED, POINTS, SEALED_NOT_EMITTED, STORED_NOT_SEALED
@@ -23,11 +21,9 @@ from delivery.services.cassandra import Cassandra
 from delivery.services.kafka import Kafka
 from tests.acceptance.kit import Worker, until
 from tests.conformance.cassandra_kit import cassandra_url
-from tests.integration.kafka_kit import lag_seen
 from tests.integration.wrap_job import TASKS
 from tests.integration.wrap_kit import (
     JOB_SECONDS_MAX,
-    PARTITIONS,
     Job,
     closing,
     each_once,
@@ -157,6 +153,7 @@ def test_an_executor_that_dies_behind_a_shuffle_takes_the_run_with_it(
     exact(job)
 
 
+@pytest.mark.slow
 def test_two_drivers_at_once_of_a_job_without_state(make: Callable[..., Job]) -> None:
     """One that has stored a batch wakes up when it is sealed; both go on, and each loses races."""
     job = make("plain")
@@ -185,44 +182,3 @@ def test_a_second_driver_of_a_job_with_state_stops_one_of_the_two(
     assert "another driver sealed it first" in said
     assert "stop one of the two" in said
     exact(job)
-
-
-def test_a_job_without_state_needs_no_memory_of_spark_s(make: Callable[[str], Job]) -> None:
-    job = make("plain")
-    job.send(traffic(0, RECORDS))
-    job.run()
-    assert not job.checkpoint.exists(), "it has one of its own at each start"
-    old = job.checkpoint / "offsets" / "0"
-    old.parent.mkdir(parents=True)
-    old.write_text("of another time")
-    job.send(traffic(RECORDS, 2 * RECORDS))
-    job.run()
-    assert old.read_text() == "of another time", "nobody looks at what was put back"
-    lags = lag_seen(job.kafka, f"{job.name}.report", f"{job.name}.in")
-    assert lags == dict.fromkeys(range(PARTITIONS), 0)
-    job.prove()
-    each_once(job, 2 * RECORDS)
-
-
-def test_state_that_is_lost_or_old_is_refused_until_somebody_says_what_is_meant(
-    make: Callable[[str], Job],
-) -> None:
-    job = make("windows")
-    job.send(traffic(0, RECORDS // 2))
-    job.run()
-    old = job.directory / "old"
-    shutil.copytree(job.checkpoint, old)
-    job.send([*traffic(RECORDS // 2, RECORDS), *closing()])
-    job.run()
-    windows_exact(job, RECORDS)
-    shutil.rmtree(job.checkpoint)
-    shutil.copytree(old, job.checkpoint)
-    assert "was put back from a copy" in job.run(expected=1)
-    shutil.rmtree(job.checkpoint)
-    assert "forget_state" in job.run(expected=1)
-    windows_exact(job, RECORDS)
-    shutil.rmtree(job.checkpoint)
-    d = Delivery(catalog=job.catalog, kafka=job.kafka, pipeline=job.name)
-    d.forget_state(stage="report", checkpoint=str(job.checkpoint))
-    job.run()
-    windows_exact(job, RECORDS)

@@ -1,8 +1,9 @@
-"""What becomes of the topics of a wrapped job while it is stopped, what they hold, and what it takes over."""
+"""What a wrapped job finds when it starts: its memory lost, topics changed, records of any kind, all in one session."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+from delivery import Delivery
 from delivery.header import NAME
 from delivery.kafka.opening import open_client
 from delivery.kafka.port import TopicSettings
@@ -20,7 +22,7 @@ from delivery.services.kafka import Kafka
 from tests.acceptance.kit import logs_of
 from tests.acceptance.traffic import Row
 from tests.integration.holes_kit import ABORTED, compacted_topic, transact, transactional
-from tests.integration.kafka_kit import ARRIVAL_SECONDS_MAX
+from tests.integration.kafka_kit import ARRIVAL_SECONDS_MAX, lag_seen
 from tests.integration.resident_kit import Driver, driven
 from tests.integration.test_remade import delete_records
 from tests.integration.wrap_job import BATCH_ROWS, CONF
@@ -35,6 +37,7 @@ from tests.integration.wrap_kit import (
 )
 
 RECORDS = 100
+HALF = RECORDS // 2
 KINDS = ("plain", "windows")
 MEBIBYTE = 1024 * 1024
 #: What the topic and the publisher allow.
@@ -73,6 +76,50 @@ def refused(driver: Driver, job: Job) -> str:
 def exact(job: Job, last: int) -> None:
     job.prove()
     (windows_exact if job.kind == "windows" else each_once)(job, last)
+
+
+def test_a_job_without_state_needs_no_memory_of_spark_s(
+    driver: Driver, make: Callable[..., Job]
+) -> None:
+    job = make("plain")
+    job.send(traffic(0, RECORDS))
+    run(driver, job)
+    assert not job.checkpoint.exists(), "it has one of its own at each start"
+    old = job.checkpoint / "offsets" / "0"
+    old.parent.mkdir(parents=True)
+    old.write_text("of another time")
+    job.send(traffic(RECORDS, 2 * RECORDS))
+    run(driver, job)
+    assert old.read_text() == "of another time", "nobody looks at what was put back"
+    lags = lag_seen(job.kafka, f"{job.name}.report", f"{job.name}.in")
+    assert lags == dict.fromkeys(range(PARTITIONS), 0)
+    job.prove()
+    each_once(job, 2 * RECORDS)
+
+
+def test_state_that_is_lost_or_old_is_refused_until_somebody_says_what_is_meant(
+    driver: Driver,
+    make: Callable[..., Job],
+) -> None:
+    job = make("windows")
+    job.send(traffic(0, HALF))
+    run(driver, job)
+    old = job.directory / "old"
+    shutil.copytree(job.checkpoint, old)
+    job.send([*traffic(HALF, RECORDS), *closing()])
+    run(driver, job)
+    windows_exact(job, RECORDS)
+    shutil.rmtree(job.checkpoint)
+    shutil.copytree(old, job.checkpoint)
+    assert "was put back from a copy" in refused(driver, job)
+    shutil.rmtree(job.checkpoint)
+    assert "forget_state" in refused(driver, job)
+    windows_exact(job, RECORDS)
+    shutil.rmtree(job.checkpoint)
+    d = Delivery(catalog=job.catalog, kafka=job.kafka, pipeline=job.name)
+    d.forget_state(stage="report", checkpoint=str(job.checkpoint))
+    run(driver, job)
+    windows_exact(job, RECORDS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
