@@ -60,19 +60,29 @@ def exact(job: Job) -> None:
 
 
 @contextmanager
-def asleep(job: Job) -> Iterator[Worker]:
-    """Start a driver that stands still once it has stored its first batch."""
-    marker = job.directory / "asleep"
-    marker.with_name(marker.name + VICTIM_SUFFIX).write_text(PAUSED)
-    driver = job.start(f"{STORED_NOT_SEALED}:{marker}")
-    process = psutil.Process(driver.process.pid)
+def started(job: Job, kill_at: str = "") -> Iterator[Worker]:
+    """Start a driver that does not outlive the test."""
+    driver = job.start(kill_at)
     try:
-        until("it has stored", marker.exists, JOB_SECONDS_MAX, driver)
-        until("it stands still", lambda: process.status() == psutil.STATUS_STOPPED)
         yield driver
     finally:
         if driver.process.poll() is None:
             driver.kill()
+
+
+@contextmanager
+def two_at_once(job: Job) -> Iterator[tuple[Worker, Worker]]:
+    """Start a driver that stands still when it has stored, and wakes when another one has sealed."""
+    marker = job.directory / "asleep"
+    marker.with_name(marker.name + VICTIM_SUFFIX).write_text(PAUSED)
+    with started(job, f"{STORED_NOT_SEALED}:{marker}") as first:
+        until("it has stored", marker.exists, JOB_SECONDS_MAX, first)
+        process = psutil.Process(first.process.pid)
+        until("it stands still", lambda: process.status() == psutil.STATUS_STOPPED)
+        with started(job) as second:
+            until("the other has sealed it", lambda: job.seq() > 0, JOB_SECONDS_MAX, second)
+            process.resume()
+            yield first, second
 
 
 @pytest.mark.parametrize(
@@ -134,8 +144,7 @@ def test_an_executor_that_dies_behind_a_shuffle_takes_the_run_with_it(
     """
     job = make(kind, master=CLUSTER)
     job.send(traffic(0, RECORDS))
-    driver = job.start()
-    try:
+    with started(job) as driver:
         waiting = [job.directory / f"reached.{number}" for number in range(1, TASKS)]
 
         def wait() -> bool:
@@ -145,9 +154,6 @@ def test_an_executor_that_dies_behind_a_shuffle_takes_the_run_with_it(
         assert kill_one(driver.process.pid, EXECUTOR, random.Random(7))
         (job.directory / "open").touch()
         driver.ended(0, JOB_SECONDS_MAX)
-    finally:
-        if driver.process.poll() is None:
-            driver.kill()
     said = driver.said.read_text()
     assert re.search("a run of its plan does not count: stage .* more than once", said)
     exact(job)
@@ -158,10 +164,7 @@ def test_two_drivers_at_once_of_a_job_without_state(make: Callable[..., Job]) ->
     """One that has stored a batch wakes up when it is sealed; both go on, and each loses races."""
     job = make("plain")
     job.send(traffic(0, RECORDS))
-    with asleep(job) as first:
-        second = job.start()
-        until("the other has sealed it", lambda: job.seq() > 0, JOB_SECONDS_MAX, second)
-        first.process.send_signal(signal.SIGCONT)
+    with two_at_once(job) as (first, second):
         second.ended(0, JOB_SECONDS_MAX)
         first.ended(0, JOB_SECONDS_MAX)
     exact(job)
@@ -172,10 +175,7 @@ def test_a_second_driver_of_a_job_with_state_stops_one_of_the_two(
 ) -> None:
     job = make("windows")
     job.send([*traffic(0, RECORDS), *closing()])
-    with asleep(job) as first:
-        second = job.start()
-        until("the other has sealed it", lambda: job.seq() > 0, JOB_SECONDS_MAX, second)
-        first.process.send_signal(signal.SIGCONT)
+    with two_at_once(job) as (first, second):
         first.ended(1, JOB_SECONDS_MAX)
         second.ended(0, JOB_SECONDS_MAX)
     said = first.said.read_text()
