@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Protocol
 
-__all__ = ["Company", "Query", "interruptible", "stop_on_signal"]
+__all__ = ["Others", "Query", "interruptible", "stop_on_signal"]
 
 LOG = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ def _without_traceback(error: BaseException) -> None:
     sys.excepthook = hook
 
 
-class Company:
+class Others:
     """Says, once, that somebody else works on the lanes of a query.
 
     Args:

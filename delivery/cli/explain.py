@@ -19,7 +19,8 @@ from delivery.cli.tables import when
 if TYPE_CHECKING:
     from delivery.kafka.port import Client
     from delivery.operate.databases import Kept
-    from delivery.operate.explaining import Attempt, Reading, Story
+    from delivery.operate.explaining import Reading, Story
+    from delivery.operate.places import Attempt
 
 #: What the kinds of chunks are called that an attempt leaves behind.
 _CHUNKS = {"outputs": "its outputs", "segment": "the ids it decided", "dropped": "what it dropped"}

@@ -27,7 +27,7 @@ from delivery.host.progress import LaneProgress, Progress
 from delivery.host.spec import Plan, StageSpec
 from delivery.microbatch.options import RECENT_MAX, Options
 from delivery.microbatch.stream import News, StageStream, alone
-from delivery.query import Company, interruptible
+from delivery.query import Others, interruptible
 from delivery.resident.caught_up import downstream, wait_until_delivered
 from delivery.resident.line import Beat, Line, ended
 
@@ -67,7 +67,7 @@ class MicroBatchQuery:
             for spec in downstream(plan.stages)
         ]
         self._turn = threading.Lock()
-        self._company = Company(self.name)
+        self._others = Others(self.name)
         self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT_MAX)
         self._lanes: dict[str, LaneProgress] = {}
         self._counters = {spec.name: Counters() for spec in plan.stages}
@@ -204,7 +204,7 @@ class MicroBatchQuery:
                 self._lanes[done.lane] = done
                 LOG.debug("%s", done.words)
             self._counters[spec.name].add(batch)
-            self._company.look(batch.lost)
+            self._others.look(batch.lost)
             named = {"stage": spec.name, "query": news.query, "batchId": news.number}
             self._recent.append(self._document(named, batch))
 

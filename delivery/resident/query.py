@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from delivery.host.progress import Progress
 from delivery.host.spec import Plan
-from delivery.query import Company, interruptible
+from delivery.query import Others, interruptible
 from delivery.resident.caught_up import wait_until_delivered
 from delivery.resident.line import Line, ended
 from delivery.resident.options import CANCEL_SECONDS, RECENT_MAX, Options
@@ -52,7 +52,7 @@ class ResidentQuery:
         self._turn = threading.Lock()
         self._counted: tuple[float, Progress] = (time.monotonic(), Progress())
         self._line = Line(self.name, wanted=options.live)
-        self._company = Company(self.name)
+        self._others = Others(self.name)
         self._drain_seconds = options.drain_seconds
         self._supervisor = Supervisor(plan, spark, options, partitions, self._progressed)
         self._supervisor.start()
@@ -132,7 +132,7 @@ class ResidentQuery:
     def _progressed(self) -> None:
         progress = self._supervisor.control.progress()
         now = time.monotonic()
-        self._company.look(progress.counters["lost"])
+        self._others.look(progress.counters["lost"])
         before, had = self._counted
         self._counted = (now, progress)
         seconds = max(now - before, 1e-3)

@@ -29,6 +29,8 @@ _T = TypeVar("_T")
 _ADAPTIVE = "spark.sql.adaptive.streaming.stateless.enabled"
 #: How long Spark's listeners may lag behind a job that has ended.
 LISTENERS_MS_MAX = 30_000
+#: What is said of a stage that makes a run useless.
+_AGAIN = "ran more than once"
 
 #: Nodes of a logical plan that keep nothing from one micro-batch to the next.
 _STATELESS = frozenset(
@@ -173,21 +175,33 @@ def whole_batches(spark: SparkSession) -> Iterator[None]:
             spark.conf.set(_ADAPTIVE, before)
 
 
-def watched(spark: SparkSession, job: Callable[[], _T]) -> tuple[_T, str]:
+def watched(spark: SparkSession, job: Callable[[], _T]) -> tuple[_T | None, str]:
     """Do something with Spark, and say why what it gave may be of two runs; nothing if it is of one.
+
+    A job that failed when stages of it ran again is one of these, and gave nothing.
 
     SUBTLE: a map task that runs again while its stage is still running is none of it: nobody has
     read what it wrote before. One that runs again afterwards, because what it wrote was lost, is a
-    new attempt of its stage, and whoever read before has read of another run of user code.
+    new attempt of its stage, and whoever read before has read of another run of user code. By its
+    checksums Spark often sees that itself, and ends the job.
     """
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - comes with PySpark
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - comes with Spark
+
     context: Any = spark.sparkContext
+    java = context._jsc.sc()  # noqa: SLF001 - PySpark does not show attempts
     tag = f"delivery-{uuid.uuid4().hex}"
     context.addJobTag(tag)
     try:
         result = job()
+    except (Py4JJavaError, PySparkException):
+        trouble = _trouble(java, tag)
+        if trouble.endswith(_AGAIN):
+            return None, trouble
+        raise
     finally:
         context.removeJobTag(tag)
-    return result, _trouble(context._jsc.sc(), tag)  # noqa: SLF001 - PySpark does not show attempts
+    return result, _trouble(java, tag)
 
 
 def _trouble(context: Any, tag: str) -> str:
@@ -211,5 +225,5 @@ def _trouble(context: Any, tag: str) -> str:
             if seen.isEmpty():
                 return f"Spark does not know stage {stage} any more"
             if seen.get().currentAttemptId() > 0:
-                return f"stage {stage} ran more than once"
+                return f"stage {stage} {_AGAIN}"
     return ""

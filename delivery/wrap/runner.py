@@ -14,6 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -34,6 +35,8 @@ from delivery.wrap.token import Token
 
 __all__ = ["Result", "StageLaneRunner"]
 
+LOG = logging.getLogger(__name__)
+
 #: Times a plan is run for one bundle before the job fails.
 RUNS_MAX = 5
 
@@ -43,12 +46,12 @@ class Result:
     """What one run of the plan gave.
 
     Attributes:
-        table: the rows it ended in.
+        table: the rows it ended in; None if it did not come to its end.
         pieces: what its tasks reported, by source.
         trouble: why it cannot count; empty if it can.
     """
 
-    table: pa.Table
+    table: pa.Table | None
     pieces: Mapping[Source, Piece]
     trouble: str = ""
 
@@ -147,9 +150,9 @@ class StageLaneRunner(LaneRunner):
                     raise error_of(dict(piece.failed))
             mixed = any(piece.mixed for piece in result.pieces.values())
             trouble = result.trouble or ("a task gave other verdicts when it ran again" * mixed)
+            trouble = trouble or self._unread(token, result.pieces)
             if trouble:
-                continue
-            if trouble := self._unread(token, result.pieces):
+                LOG.warning("%s: a run of its plan does not count: %s", self.name, trouble)
                 continue
             found = merged(result.pieces)
             if found.drops == drops:

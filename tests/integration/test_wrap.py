@@ -2,35 +2,47 @@
 
 from __future__ import annotations
 
-import json
+import random
 import re
-import shutil
 import signal
-from collections import Counter
-from collections.abc import Callable
-from contextlib import closing as ending
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from dedup.catalog.catalog import Catalog
-from dedup.catalog.open import open_store
-from delivery import Delivery
-from delivery.points import ACKNOWLEDGED, POINTS, STORED_NOT_SEALED
+from delivery.host.killing import PAUSED, VICTIM_SUFFIX
+from delivery.operate.dying import EXECUTOR, kill_one
+from delivery.points import ACKNOWLEDGED, POINTS, SEALED_NOT_EMITTED, STORED_NOT_SEALED
+from delivery.services.cassandra import Cassandra
 from delivery.services.kafka import Kafka
-from tests.integration.kafka_kit import lag_seen
-from tests.integration.wrap_kit import FIRST, PARTITIONS, WINDOW_SECONDS, Job, closing, row, traffic
+from tests.acceptance.kit import Worker, until
+from tests.conformance.cassandra_kit import cassandra_url
+from tests.integration.wrap_job import TASKS
+from tests.integration.wrap_kit import (
+    JOB_SECONDS_MAX,
+    Job,
+    closing,
+    each_once,
+    traffic,
+    windows_exact,
+)
 
 RECORDS = 200
+#: Executors are processes of their own.
+CLUSTER = "local-cluster[2,1,1024]"
 
 
 @pytest.fixture
-def make(kafka: Kafka, unique: Callable[[str], str], tmp_path: Path) -> Callable[[str], Job]:
-    return lambda kind: Job(
-        name=unique("wrap"), kafka=kafka.bootstrap, directory=tmp_path, kind=kind
-    )
+def make(kafka: Kafka, unique: Callable[[str], str], tmp_path: Path) -> Callable[..., Job]:
+    def made(kind: str, **more: Any) -> Job:
+        name = unique("wrap")
+        return Job(name=name, kafka=kafka.bootstrap, directory=tmp_path, kind=kind, **more)
+
+    return made
 
 
 def killed_at(job: Job, point: str) -> None:
@@ -41,21 +53,36 @@ def killed_at(job: Job, point: str) -> None:
     job.run()
 
 
-def each_once(job: Job, last: int) -> None:
-    found = Counter(effect["id"] for effect in job.effects())
-    assert found == Counter(range(last))
+def exact(job: Job) -> None:
+    """Judge what came of `RECORDS` records."""
+    job.prove()
+    (windows_exact if job.kind == "windows" else each_once)(job, RECORDS)
 
 
-def windows_exact(job: Job, last: int) -> None:
-    """Hold every window to the distinct records in it."""
-    expected: dict[int, list[int]] = {}
-    for number in range(last):
-        start = (FIRST + number) // WINDOW_SECONDS * WINDOW_SECONDS
-        expected.setdefault(start, []).append(number)
-    found: list[dict[str, Any]] = sorted(job.effects(), key=lambda effect: effect["start"])
-    assert found == [
-        {"start": start, "n": len(ids), "s": sum(ids)} for start, ids in sorted(expected.items())
-    ]
+@contextmanager
+def started(job: Job, kill_at: str = "") -> Iterator[Worker]:
+    """Start a driver that does not outlive the test."""
+    driver = job.start(kill_at)
+    try:
+        yield driver
+    finally:
+        if driver.process.poll() is None:
+            driver.kill()
+
+
+@contextmanager
+def two_at_once(job: Job) -> Iterator[tuple[Worker, Worker]]:
+    """Start a driver that stands still when it has stored, and wakes when another one has sealed."""
+    marker = job.directory / "asleep"
+    marker.with_name(marker.name + VICTIM_SUFFIX).write_text(PAUSED)
+    with started(job, f"{STORED_NOT_SEALED}:{marker}") as first:
+        until("it has stored", marker.exists, JOB_SECONDS_MAX, first)
+        process = psutil.Process(first.process.pid)
+        until("it stands still", lambda: process.status() == psutil.STATUS_STOPPED)
+        with started(job) as second:
+            until("the other has sealed it", lambda: job.seq() > 0, JOB_SECONDS_MAX, second)
+            process.resume()
+            yield first, second
 
 
 @pytest.mark.parametrize(
@@ -71,8 +98,7 @@ def test_a_job_of_nondeterministic_code_whose_driver_is_killed(
     job = make("plain")
     job.send(traffic(0, RECORDS))
     killed_at(job, point)
-    job.prove()
-    each_once(job, RECORDS)
+    exact(job)
 
 
 @pytest.mark.parametrize(
@@ -89,63 +115,70 @@ def test_windows_are_exact_although_the_driver_is_killed(
     job = make("windows")
     job.send([*traffic(0, RECORDS), *closing()])
     killed_at(job, point)
-    job.prove()
-    windows_exact(job, RECORDS)
+    exact(job)
 
 
-def test_another_payload_in_another_partition_stops_a_job_until_it_is_told_to_go_on(
-    make: Callable[[str], Job],
+@pytest.mark.parametrize(
+    ("point", "kind"),
+    [
+        pytest.param(point, kind, marks=() if point == SEALED_NOT_EMITTED else pytest.mark.slow)
+        for point, kind in zip(POINTS, cycle(("plain", "windows")), strict=False)
+    ],
+)
+def test_on_cassandra_as_well(
+    point: str, kind: str, make: Callable[..., Job], cassandra: Cassandra
 ) -> None:
-    """Nothing of the batch is sealed, and what is in Spark's own state is not ahead of it."""
-    job = make("windows")
-    other = json.dumps({"id": 4, "at": FIRST + 4, "note": "another"}).encode()
-    job.send([*traffic(0, WINDOW_SECONDS), row(4, 1)._replace(value=other), *closing()])
-    said = replace(job, conflicts="error").run(expected=1)
-    assert re.search(f"{job.name}/report/all: offset .* of partition 1: its id .* was seen", said)
-    with ending(open_store(job.catalog)) as store:
-        found = Catalog(store).load(f"{job.name}/report/all")
-        assert found is not None
-        assert found.head.ref.seq == 0
-    assert job.effects() == []
-    job.run()
-    job.prove()
-    windows_exact(job, WINDOW_SECONDS)
+    job = make(kind, catalog=cassandra_url(cassandra, "wrapped"))
+    job.send([*traffic(0, RECORDS), *(closing() if kind == "windows" else ())])
+    killed_at(job, point)
+    exact(job)
 
 
-def test_a_job_without_state_needs_no_memory_of_spark_s(make: Callable[[str], Job]) -> None:
+@pytest.mark.parametrize("kind", ["mixed", pytest.param("spread", marks=pytest.mark.slow)])
+def test_an_executor_that_dies_behind_a_shuffle_takes_the_run_with_it(
+    kind: str, make: Callable[..., Job]
+) -> None:
+    """What its map task had written is written anew, and one task has read what it was before.
+
+    Where Spark sees by its checksums that it is not the same, it ends its job itself.
+    """
+    job = make(kind, master=CLUSTER)
+    job.send(traffic(0, RECORDS))
+    with started(job) as driver:
+        waiting = [job.directory / f"reached.{number}" for number in range(1, TASKS)]
+
+        def wait() -> bool:
+            return all(one.exists() for one in waiting)
+
+        until("all but the first task wait", wait, JOB_SECONDS_MAX, driver)
+        assert kill_one(driver.process.pid, EXECUTOR, random.Random(7))
+        (job.directory / "open").touch()
+        driver.ended(0, JOB_SECONDS_MAX)
+    said = driver.said.read_text()
+    assert re.search("a run of its plan does not count: stage .* more than once", said)
+    exact(job)
+
+
+@pytest.mark.slow
+def test_two_drivers_at_once_of_a_job_without_state(make: Callable[..., Job]) -> None:
+    """One that has stored a batch wakes up when it is sealed; both go on, and each loses races."""
     job = make("plain")
     job.send(traffic(0, RECORDS))
-    job.run()
-    assert not job.checkpoint.exists(), "it has one of its own at each start"
-    job.send(traffic(RECORDS, 2 * RECORDS))
-    said = job.run()
-    logged = rf"{job.name}/report/all seq \d+: batch \d+, (\d+) fresh of \d+"
-    assert sum(map(int, re.findall(logged, said))) == RECORDS
-    lags = lag_seen(job.kafka, f"{job.name}.report", f"{job.name}.in")
-    assert lags == dict.fromkeys(range(PARTITIONS), 0)
-    job.prove()
-    each_once(job, 2 * RECORDS)
+    with two_at_once(job) as (first, second):
+        second.ended(0, JOB_SECONDS_MAX)
+        first.ended(0, JOB_SECONDS_MAX)
+    exact(job)
 
 
-def test_state_that_is_lost_or_old_is_refused_until_somebody_says_what_is_meant(
-    make: Callable[[str], Job],
+def test_a_second_driver_of_a_job_with_state_stops_one_of_the_two(
+    make: Callable[..., Job],
 ) -> None:
     job = make("windows")
-    job.send(traffic(0, RECORDS // 2))
-    job.run()
-    old = job.directory / "old"
-    shutil.copytree(job.checkpoint, old)
-    job.send([*traffic(RECORDS // 2, RECORDS), *closing()])
-    job.run()
-    windows_exact(job, RECORDS)
-    shutil.rmtree(job.checkpoint)
-    shutil.copytree(old, job.checkpoint)
-    assert "was put back from a copy" in job.run(expected=1)
-    shutil.rmtree(job.checkpoint)
-    assert "forget_state" in job.run(expected=1)
-    windows_exact(job, RECORDS)
-    shutil.rmtree(job.checkpoint)
-    d = Delivery(catalog=job.catalog, kafka=job.kafka, pipeline=job.name)
-    d.forget_state(stage="report", checkpoint=str(job.checkpoint))
-    job.run()
-    windows_exact(job, RECORDS)
+    job.send([*traffic(0, RECORDS), *closing()])
+    with two_at_once(job) as (first, second):
+        first.ended(1, JOB_SECONDS_MAX)
+        second.ended(0, JOB_SECONDS_MAX)
+    said = first.said.read_text()
+    assert "another driver sealed it first" in said
+    assert "stop one of the two" in said
+    exact(job)

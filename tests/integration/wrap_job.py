@@ -1,8 +1,8 @@
 """A wrapped job in a process of its own: `python -m tests.integration.wrap_job SETTINGS`.
 
-SETTINGS is JSON: kafka, catalog, home, name (of pipeline and topics), kind ("plain" or "windows"),
-checkpoint, filters, conflicts, doomed. It runs what is available now, and ends. With `doomed`, whoever
-dies at a point takes this process and its JVM along.
+SETTINGS is JSON: what `Job.settings` says, and doomed. It runs what is available now, and ends. With
+`doomed`, whoever dies at a point takes this process and its JVM along. A driver program that has a
+session already calls `run`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,17 @@ import json
 import logging
 import os
 import sys
+import threading
 import uuid
 from collections import Counter
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from delivery import Delivery, Filters
 from delivery.host.killing import VARIABLE, VICTIM_SUFFIX
@@ -25,38 +29,67 @@ from delivery.spark import spark_session
 
 #: What a batch holds at most: a run has several.
 BATCH_ROWS = 60
+#: Behind a shuffle: one more than an executor of two has slots for.
+TASKS = 3
 DELAY = "60 seconds"
 WINDOW = "20 seconds"
 
 
+#: Executors are all there before the first task runs, so that none runs all tasks of a stage.
+CONF = {
+    "spark.log.level": "OFF",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
+}
+
+
 def main(settings: dict[str, Any]) -> None:
     """Run the job over what is there."""
-    logging.basicConfig(level=logging.WARNING)
-    logging.getLogger("delivery.wrap").setLevel(logging.DEBUG)
-    conf = {"spark.log.level": "OFF", "spark.sql.shuffle.partitions": "2"}
-    spark = spark_session("job", conf=conf)
+    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s")
+    spark = spark_session("job", settings["master"], conf=CONF)
     if settings["doomed"]:
         jvm = spark._jvm.java.lang.ProcessHandle.current().pid()
         marker = Path(os.environ[VARIABLE].partition(":")[2])
         marker.with_name(marker.name + VICTIM_SUFFIX).write_text(str(jvm))
+    print(f"counted: {json.dumps(run(spark, settings))}", flush=True)  # noqa: T201 - this is a program
+    spark.stop()
+
+
+def run(spark: SparkSession, settings: dict[str, Any]) -> Counter[str]:
+    """Run the job to its end; return what became of the records."""
     name = settings["name"]
-    told = settings["filters"]
+    if settings["kind"] == "unwrapped":
+        unwrapped(spark, settings)
+        return Counter()
+    filters = settings["filters"]
     d = Delivery(
         catalog=settings["catalog"],
         kafka=settings["kafka"],
         pipeline=name,
         home=settings["home"],
-        filters=told and Filters(**{**told, "key": bytes.fromhex(told["key"]) or None}),
+        filters=filters and Filters(**{**filters, "key": bytes.fromhex(filters["key"]) or None}),
     )
-    reader = spark.readStream.format("kafka").option("subscribe", f"{name}.in")
-    reader = reader.option("maxOffsetsPerTrigger", BATCH_ROWS)
-    records = d.wrap_source(
-        reader,
-        stage=settings["stage"],
-        id_from="header:id",
-        conflicts=settings["conflicts"],
+    records = reduce(
+        DataFrame.union,
+        [
+            d.wrap_source(
+                reader(spark, topic),
+                stage=settings["stage"],
+                id_from="header:id",
+                conflicts=settings["conflicts"],
+            )
+            for topic in settings["reads"]
+        ],
     )
-    report = {"plain": plain, "windows": windows}[settings["kind"]](records)
+    kinds = {
+        "plain": plain,
+        "windows": windows,
+        "places": places,
+        "spread": partial(spread, Path(settings["gates"])),
+        "mixed": partial(mixed, Path(settings["gates"])),
+    }
+    report = kinds[settings["kind"]](records)
     writer = report.writeStream.outputMode("append").trigger(availableNow=True)
     query = d.wrap_sink(writer, topic=f"{name}.out")
     running = query.option("checkpointLocation", settings["checkpoint"]).start()
@@ -64,8 +97,23 @@ def main(settings: dict[str, Any]) -> None:
     counted: Counter[str] = Counter()
     for progress in running.recentProgress:
         counted.update(progress["delivery"] or {})
-    print(f"counted: {json.dumps(counted)}", flush=True)  # noqa: T201 - this is a program
-    spark.stop()
+    return counted
+
+
+def unwrapped(spark: SparkSession, settings: dict[str, Any]) -> None:
+    """Run the job of windows as it was before it was wrapped."""
+    cluster = {"kafka.bootstrap.servers": settings["kafka"]}
+    (topic,) = settings["reads"]
+    rows = reader(spark, topic).options(**cluster).option("startingOffsets", "earliest").load()
+    writer = windows(rows).writeStream.format("kafka").options(**cluster).outputMode("append")
+    writer = writer.option("topic", settings["unwrapped"]).trigger(availableNow=True)
+    writer.option("checkpointLocation", settings["checkpoint"]).start().awaitTermination()
+
+
+def reader(spark: SparkSession, topic: str) -> DataStreamReader:
+    """Read a topic in batches of which a run has several."""
+    found = spark.readStream.format("kafka").option("subscribe", topic)
+    return found.option("maxOffsetsPerTrigger", BATCH_ROWS)
 
 
 def values(records: DataFrame) -> DataFrame:
@@ -76,9 +124,47 @@ def values(records: DataFrame) -> DataFrame:
 
 def plain(records: DataFrame) -> DataFrame:
     """Say of each record something that nobody would say twice."""
+    return told(said(values(records)))
+
+
+def said(rows: DataFrame) -> DataFrame:
     nonce = f.udf(lambda: uuid.uuid4().hex).asNondeterministic()
-    said = values(records).withColumn("nonce", nonce())
-    return said.selectExpr("CAST(id AS STRING) AS key", "to_json(struct(*)) AS value")
+    return rows.withColumn("nonce", nonce())
+
+
+def told(rows: DataFrame) -> DataFrame:
+    return rows.selectExpr("CAST(id AS STRING) AS key", "to_json(struct(*)) AS value")
+
+
+def spread(gates: Path, records: DataFrame) -> DataFrame:
+    """Shuffle; a map task that runs again sends each row where it went before."""
+    return told(said(gated(gates, values(records).repartition(TASKS))))
+
+
+def mixed(gates: Path, records: DataFrame) -> DataFrame:
+    """Shuffle what nobody would say twice; a map task that runs again sends its rows elsewhere."""
+    return told(gated(gates, said(values(records)).repartition(TASKS)))
+
+
+def gated(gates: Path, rows: DataFrame) -> DataFrame:
+    """Let every task but the first wait at a gate."""
+
+    def pass_gate() -> int:
+        context = TaskContext.get()
+        assert context is not None, "in a task"
+        number = context.partitionId()
+        (gates / f"reached.{number}").touch()
+        pause = threading.Event()
+        while number and not (gates / "open").exists():
+            pause.wait(0.05)
+        return number
+
+    return rows.withColumn("gate", f.udf(pass_gate, "int").asNondeterministic()())
+
+
+def places(records: DataFrame) -> DataFrame:
+    """Say of each record where it is, whatever it holds."""
+    return records.selectExpr("to_json(struct(topic, partition, offset)) AS value")
 
 
 def windows(records: DataFrame) -> DataFrame:

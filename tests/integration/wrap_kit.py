@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dedup.catalog.catalog import Catalog
 from dedup.catalog.open import open_store
 from delivery.checker import Evidence, LaneInput, Log, check
 from delivery.header import NAME, decode_header
@@ -23,7 +24,8 @@ from delivery.microbatch.offsets import checkpoint_at
 from delivery.naming import id_from
 from delivery.wrap.names import per_topic
 from delivery.wrap.positions import state_source
-from tests.acceptance.kit import ROOT, Worker, logs_of, publish
+from tests.acceptance.kit import ROOT, Worker, publish
+from tests.acceptance.reading import logs_of
 from tests.acceptance.traffic import Row
 
 #: A session takes a quarter of a minute to start on a busy machine.
@@ -72,42 +74,53 @@ class Job:
     kafka: str
     directory: Path
     kind: str
+    #: Of its own, in its directory, unless another is named.
+    catalog: str = ""
+    master: str = "local[2,4]"
     stage: str = "report"
-    filters: Mapping[str, Any] | None = None
     conflicts: str = "count"
+    filters: Mapping[str, Any] | None = None
+    #: Topics beside its own that it reads.
+    beside: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if not self.catalog:
+            object.__setattr__(self, "catalog", f"sqlite:{self.directory / 'catalog.db'}")
         with open_client(self.kafka) as client:
             topics = [f"{self.name}.in", f"{self.name}.out"]
             for topic in topics if not client.describe(topics) else ():
                 client.create(topic, TopicSettings(partitions=PARTITIONS))
 
     @property
-    def catalog(self) -> str:
-        return f"sqlite:{self.directory / 'catalog.db'}"
-
-    @property
     def checkpoint(self) -> Path:
         return self.directory / "checkpoint"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a program is told that runs it."""
+        return {
+            "name": self.name,
+            "kafka": self.kafka,
+            "catalog": self.catalog,
+            "master": self.master,
+            "home": str(self.directory / "home"),
+            "kind": self.kind,
+            "stage": self.stage,
+            "conflicts": self.conflicts,
+            "filters": self.filters,
+            "reads": [f"{self.name}.in", *self.beside],
+            "unwrapped": f"{self.name}.unwrapped",
+            "gates": str(self.directory),
+            "checkpoint": str(self.checkpoint),
+        }
 
     def send(self, rows: list[Row]) -> None:
         with open_client(self.kafka) as client:
             publish(client, f"{self.name}.in", rows)
 
-    def start(self, kill_at: str = "") -> Worker:
+    def start(self, kill_at: str = "", *, doomed: bool = False) -> Worker:
         """Start a process that takes what is available now."""
-        settings: dict[str, Any] = {
-            "name": self.name,
-            "kafka": self.kafka,
-            "catalog": self.catalog,
-            "home": str(self.directory / "home"),
-            "kind": self.kind,
-            "stage": self.stage,
-            "filters": self.filters,
-            "conflicts": self.conflicts,
-            "checkpoint": str(self.checkpoint),
-            "doomed": bool(kill_at),
-        }
+        settings = self.settings | {"doomed": doomed}
         command = [sys.executable, "-m", "tests.integration.wrap_job", json.dumps(settings)]
         environment = os.environ | ({VARIABLE: kill_at} if kill_at else {})
         said = self.directory / f"job.{time.monotonic_ns()}.log"
@@ -117,7 +130,7 @@ class Job:
 
     def run(self, expected: int = 0, kill_at: str = "") -> str:
         """Run it to its end, and return what it said."""
-        worker = self.start(kill_at)
+        worker = self.start(kill_at, doomed=bool(kill_at))
         worker.ended(expected, JOB_SECONDS_MAX)
         return worker.said.read_text()
 
@@ -134,17 +147,49 @@ class Job:
         assert all(len(found) == 1 for found in versions.values())
         return [json.loads(value) for found in versions.values() for value in found]
 
+    def seq(self) -> int:
+        """Return how many batches are sealed."""
+        store = open_store(self.catalog)
+        try:
+            row = Catalog(store).load(self.lane)
+        finally:
+            store.close()
+        return row.head.ref.seq if row else 0
+
+    @property
+    def lane(self) -> str:
+        return f"{self.name}/report/all"
+
     def prove(self) -> None:
         """Hold raw input, raw catalog and raw output against each other."""
         with open_client(self.kafka) as client:
-            logs = logs_of(client, f"{self.name}.in") | logs_of(client, f"{self.name}.out")
+            topics = (f"{self.name}.in", *self.beside, f"{self.name}.out")
+            logs = {at: log for topic in topics for at, log in logs_of(client, topic).items()}
         query = checkpoint_at(str(self.checkpoint)).query_id()
         if query is not None:
             logs[state_source(query)] = Log([], 0)  # batches: there is no record in them
         store = open_store(self.catalog)
         try:
-            lanes = {f"{self.name}/report/all": LaneInput(id_from=per_topic(id_from("header:id")))}
+            lanes = {self.lane: LaneInput(id_from=per_topic(id_from("header:id")))}
             findings = check(Evidence(store=store, logs=logs, lanes=lanes, finished=True))
         finally:
             store.close()
         assert not findings, "\n".join(map(str, findings))
+
+
+def each_once(job: Job, last: int) -> None:
+    """Hold the effects to one for each record."""
+    found = Counter(effect["id"] for effect in job.effects())
+    assert found == Counter(range(last))
+
+
+def windows_exact(job: Job, last: int, others: Sequence[dict[str, Any]] = ()) -> None:
+    """Hold every window to the distinct records in it; some may have come out elsewhere."""
+    expected: dict[int, list[int]] = {}
+    for number in range(last):
+        start = (FIRST + number) // WINDOW_SECONDS * WINDOW_SECONDS
+        expected.setdefault(start, []).append(number)
+    found = sorted([*others, *job.effects()], key=lambda effect: int(effect["start"]))
+    assert found == [
+        {"start": start, "n": len(ids), "s": sum(ids)} for start, ids in sorted(expected.items())
+    ]

@@ -21,7 +21,8 @@ from delivery import Delivery, DeliveryError
 from delivery.kafka.opening import open_client
 from delivery.microbatch.offsets import checkpoint_at
 from delivery.spark import spark_session
-from tests.acceptance.kit import logs_of, publish
+from tests.acceptance.kit import publish
+from tests.acceptance.reading import logs_of
 from tests.integration.wrap_job import values, windows
 from tests.integration.wrap_kit import PARTITIONS, row
 

@@ -25,6 +25,22 @@ sys.stdin.readline()
 at({first!r})
 at({second!r})
 """
+#: One of its threads passes points, and says so; another one could be told to stand still first.
+PASSING = """
+import sys, threading
+from pathlib import Path
+from delivery.host.killing import VARIABLE, killer
+def go():
+    for number in range({rounds}):
+        marker = Path({directory!r}, str(number))
+        killer({{VARIABLE: f"{point}:{{marker}}"}})({point!r})
+        marker.with_suffix(".passed").touch()
+thread = threading.Thread(target=go)
+thread.start()
+thread.join()
+"""
+#: Where it is wrong, one in a dozen or so goes on.
+ROUNDS = 200
 #: Has a child, says so, and waits.
 PARENT = """
 import subprocess, sys
@@ -77,3 +93,22 @@ def test_it_stands_still_with_all_below_another_and_says_what_it_passed_when_awa
         assert victim.wait() == 0
         watchdog.cancel()
         assert woken.read_text().split() == [SEAL_REPLY_LOST]
+
+
+def test_the_thread_that_came_to_the_point_goes_no_step_further(tmp_path: Path) -> None:
+    for number in range(ROUNDS):
+        (tmp_path / f"{number}{VICTIM_SUFFIX}").write_text(PAUSED)
+    program = PASSING.format(rounds=ROUNDS, directory=str(tmp_path), point=STORED_NOT_SEALED)
+    with subprocess.Popen([sys.executable, "-c", program]) as victim:
+        watchdog = threading.Timer(SECONDS_MAX, victim.kill)
+        watchdog.start()
+        try:
+            for number in range(ROUNDS):
+                _, status = os.waitpid(victim.pid, os.WUNTRACED)
+                assert os.WIFSTOPPED(status)
+                assert not (tmp_path / f"{number}.passed").exists()
+                psutil.Process(victim.pid).resume()
+            assert victim.wait() == 0
+        finally:
+            victim.kill()
+            watchdog.cancel()

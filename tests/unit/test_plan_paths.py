@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from dedup.errors import InvalidUsage
 from delivery.host.adapters import open_emitter
 from delivery.host.spec import Plan, StageSpec, rooted
+from delivery.microbatch import starting as microbatch
+from delivery.resident import starting as resident
 from delivery.resident.starting import placed
+from delivery.wrap import source
+from delivery.wrap.plans import Stream
 from sinks.files import FilesEmitter
 
 CATALOG = "cassandra://c:1/shop"
@@ -74,3 +81,21 @@ def test_a_home_that_nobody_shares_is_not_the_working_directory() -> None:
     assert rooted(plan("sqlite:/shop.db", home="")).home == ""
     without = plan("sqlite:/shop.db")
     assert rooted(without) == replace(without, home=None)
+
+
+def wrapped(plan: Plan, spark: Any) -> None:
+    source.wrap_source(plan, {}, SimpleNamespace(_spark=spark), plan.stages[0])
+
+
+@pytest.mark.parametrize(
+    "begin", [resident.start, microbatch.start, wrapped], ids=["resident", "micro-batch", "wrapped"]
+)
+def test_a_catalog_in_a_file_is_refused_where_executors_have_files_of_their_own(
+    begin: Callable[[Plan, Any], object], driver: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = Stream("kafka", {"subscribe": "in"})
+    monkeypatch.setattr(source, "_stream", lambda _reader, _plan: stream)
+    spark = SimpleNamespace(sparkContext=SimpleNamespace(master="yarn"))
+    with pytest.raises(InvalidUsage, match=r"sqlite:shop.db on yarn: SQLite serves one machine"):
+        begin(plan("sqlite:shop.db"), spark)
+    assert not list(driver.iterdir()), "nothing was opened"

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from delivery.query import Company, interruptible
+from delivery.query import Others, interruptible
 
 SECONDS_MAX = 30.0
 
@@ -147,8 +147,8 @@ def test_what_else_goes_wrong_keeps_its_traceback_and_the_handler_is_put_back() 
 
 
 def test_company_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    company = Company("shop")
+    others = Others("shop")
     for lost in (0, 1, 5):
-        company.look(lost)
+        others.look(lost)
     (told,) = caplog.messages
     assert told.startswith("shop: somebody else works on its lanes too")
