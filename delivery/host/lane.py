@@ -32,7 +32,7 @@ from delivery.points import At, nowhere
 from delivery.ports import Emitter, Reader, Stage
 from delivery.protocol import messages as m
 from delivery.runner import LaneRunner
-from delivery.stage import Policy, stage_of
+from delivery.stage import stage_of
 
 #: How long emissions on their way are waited for at a time, at the end.
 FINISH_SECONDS = 0.1
@@ -108,7 +108,7 @@ class LaneTask:
             stage=stage or stage_of(spec.call, spec.code, batch=spec.batch),
             emitter=emitter,
             clock=clock,
-            policy=_policy(spec),
+            policy=spec.policy,
             limits=spec.limits,
             pool=pool,
             sealed=self._sealed,
@@ -390,14 +390,3 @@ class LaneTask:
         # Few rows in many batches cost more for the batches than for the rows.
         few = len(taken) > 1 and rows <= JOINED_ROWS_MAX
         self._runner.offer(polled, [joined(taken)] if few else taken)
-
-
-def _policy(spec: StageSpec) -> Policy:
-    return Policy(
-        reads=spec.reads,
-        dead_letter_edge=spec.dead_letter_edge,
-        duplicate_edge=spec.duplicate_edge,
-        keep_ids=spec.keep_ids,
-        conflict_stops=spec.conflicts == "error",
-        deterministic=spec.deterministic,
-    )

@@ -26,6 +26,7 @@ from delivery.lateness import Trust
 from delivery.naming import IdFrom, id_from
 from delivery.protocol.state import Limits
 from delivery.records import Record
+from delivery.stage import Policy
 from delivery.timing import TimeFrom, time_from
 
 #: What ends a bundle, whichever comes first.
@@ -209,6 +210,18 @@ class StageSpec:
     def id_of(self) -> Callable[[Record], bytes | None]:
         """Return how records are named."""
         return id_from(self.named)
+
+    @property
+    def policy(self) -> Policy:
+        """What it chose, as who runs its code is told."""
+        return Policy(
+            reads=self.reads,
+            dead_letter_edge=self.dead_letter_edge,
+            duplicate_edge=self.duplicate_edge,
+            keep_ids=self.keep_ids,
+            conflict_stops=self.conflicts == "error",
+            deterministic=self.deterministic,
+        )
 
     def trust(self) -> Trust | None:
         """Return the time that its records are trusted to say, if they are."""
