@@ -63,6 +63,9 @@ PINNED = [
         "make demo",
         "tests that run all tests; the demo runs in tests/integration/test_examples.py",
     ),
+    Pin(
+        "README.md", "python -m venv", "names your clone; the tutorial's, which is run, is the same"
+    ),
     Pin("README.md", "orders in  ", "figures of one run, of which each is another"),
     Pin("docs/ARCHITECTURE.md", "topic", "a picture"),
     Pin("docs/bench-peers.md", "make bench-peers", "peers come from a registry, and take minutes"),

@@ -148,7 +148,7 @@ class Life:
     def _hands(self) -> Iterator[tuple[Hands, Client]]:
         with (
             opened(self._catalog) as catalog,
-            open_client(self._kafka, self._options, self._client, self._report) as client,
+            open_client(self._kafka, self._options, self._client) as client,
         ):
             hands = Hands(
                 catalog=catalog,

@@ -33,7 +33,7 @@ def test_code_that_raises_gets_three_tries_and_then_the_stage_stops_and_names_th
 
     error = broken(house, house.runner(call=call))
     assert isinstance(error, StoppedByRecordError)
-    assert "offset 1 of partition 0 (ValueError: no price)" in str(error)
+    assert "offset 1 of partition 0 (ValueError: no price, " in str(error)
     assert tries == [1] * RECORD_TRIES
     assert sealed_upto(house) == 1
     house.done()

@@ -109,7 +109,7 @@ def test_without_dead_letters_a_record_that_fails_among_others_stops_the_stage(h
     runner = house.runner(call=call, pool=pool)
     house.run(runner)
     assert isinstance(runner.state.error, StoppedByRecordError)
-    assert "offset 2 of partition 0 (ValueError: no price)" in str(runner.state.error)
+    assert "offset 2 of partition 0 (ValueError: no price, " in str(runner.state.error)
     assert (sealed_upto(house), house.sent()) == (0, [])
 
 
