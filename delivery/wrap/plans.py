@@ -27,6 +27,9 @@ _T = TypeVar("_T")
 
 #: Whether plans without state are changed while they run.
 _ADAPTIVE = "spark.sql.adaptive.streaming.stateless.enabled"
+#: How files of a checkpoint are written, and the way that keeps what is there already.
+_FILES = "spark.sql.streaming.checkpointFileManagerClass"
+_PLAIN_RENAME = ".FileSystemBasedCheckpointFileManager"
 #: How long Spark's listeners may lag behind a job that has ended.
 LISTENERS_MS_MAX = 30_000
 #: What is said of a stage that makes a run useless.
@@ -158,21 +161,32 @@ def _shuffles(rdd: Any, seen: set[int]) -> Iterator[int]:
 
 
 @contextmanager
-def whole_batches(spark: SparkSession) -> Iterator[None]:
+def whole_batches(spark: SparkSession, *, stateful: bool) -> Iterator[None]:
     """Let queries that start here leave their plans to us until we ask for the rows.
 
     SUBTLE: adaptive execution runs the parts of a plan before `foreachBatch` is called, when tasks
-    cannot know yet what to judge. A query takes its settings along when it starts.
+    cannot know yet what to judge. And a plan may run twice for one micro-batch: by plain rename the
+    state on disk stays that of the first run, which did not count, and the next start reads it. A
+    query takes its settings along when it starts.
     """
-    before = spark.conf.get(_ADAPTIVE, None)
-    spark.conf.set(_ADAPTIVE, "false")
+    wanted: dict[str, str | None] = {_ADAPTIVE: "false"}
+    if stateful and str(spark.conf.get(_FILES, "")).endswith(_PLAIN_RENAME):
+        wanted[_FILES] = None
+    before = {key: spark.conf.get(key, None) for key in wanted}
     try:
+        _set(spark, wanted)
         yield
     finally:
-        if before is None:
-            spark.conf.unset(_ADAPTIVE)
+        _set(spark, before)
+
+
+def _set(spark: SparkSession, settings: Mapping[str, str | None]) -> None:
+    """Set what has a value, and leave the rest to Spark."""
+    for key, value in settings.items():
+        if value is None:
+            spark.conf.unset(key)
         else:
-            spark.conf.set(_ADAPTIVE, before)
+            spark.conf.set(key, value)
 
 
 def watched(spark: SparkSession, job: Callable[[], _T]) -> tuple[_T | None, str]:

@@ -120,7 +120,7 @@ class WrappedWriter:
             ship(spark)
             batches = Batches(driver, (lambda: None) if stateful else checkpoint.delete)
             writer = self._writer.option(_LOCATION, checkpoint.root).foreachBatch(batches)
-            with whole_batches(spark):
+            with whole_batches(spark, stateful=stateful):
                 query = writer.start()
         except BaseException:
             driver.close()
