@@ -14,7 +14,9 @@ from tests.acceptance.kit import Trial
 from tests.acceptance.pricing import Pipeline
 from tests.acceptance.test_killed_spark import CLUSTER, LOCAL, VICTIMS, killed
 
-RECORDS = 600
+RECORDS = 900
+#: A lane forgets in front of a bundle what the one before has covered.
+PIECES = 3
 
 
 def now_ms() -> int:
@@ -25,7 +27,9 @@ def test_a_worker_killed_at_every_step_of_its_indexes(
     sqlite_pipeline: Pipeline, tmp_path: Path
 ) -> None:
     trial = Trial.of(replace(sqlite_pipeline, tiny=now_ms()), tmp_path, seed=43, count=RECORDS)
-    killed(trial, "resident", LOCAL, tuple((step, "worker") for step in STEPS), tmp_path)
+    killed(
+        trial, "resident", LOCAL, tuple((step, "worker") for step in STEPS), tmp_path, pieces=PIECES
+    )
 
 
 @pytest.mark.slow
@@ -37,4 +41,4 @@ def test_whoever_is_killed_at_a_step_of_an_index(
     # Each engine begins with another victim.
     victims = VICTIMS if engine == "resident" else reversed(VICTIMS)
     kills = tuple(zip(STEPS, cycle(tuple(victims)), strict=False))
-    killed(trial, engine, CLUSTER, kills, tmp_path)
+    killed(trial, engine, CLUSTER, kills, tmp_path, pieces=PIECES)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from dedup.catalog.catalog import Catalog
+from dedup.catalog.open import open_store
 from delivery.host.killing import EXECUTOR
 from delivery.operate.dying import Kills
 from delivery.points import MID_EMIT, POINTS, SEALED_NOT_EMITTED, STORED_NOT_SEALED
 from tests.acceptance.kit import Trial, Worker, prove, shares, until
 from tests.acceptance.pricing import Pipeline
+from tests.acceptance.traffic import Row
 
 ENGINES = ("resident", "microbatch")
 CATALOGS = ("sqlite", "cassandra")
@@ -29,15 +34,26 @@ Kill = tuple[str, str]
 
 
 def killed(
-    trial: Trial, engine: str, master: str, kills: tuple[Kill, ...], directory: Path
+    trial: Trial,
+    engine: str,
+    master: str,
+    kills: tuple[Kill, ...],
+    directory: Path,
+    *,
+    pieces: int = 1,
 ) -> None:
-    """Kill one victim after the other, each while records come in, and judge."""
+    """Kill one victim after the other, each while records come in, and judge.
+
+    The records of each come in so many pieces, each when some of the one before are shipped.
+    """
     told = Kills(directory / "kills", [point for point, _ in kills])
     driver = trial.drive(engine, master, told.kill_at)
     for part, (point, victim) in zip(shares(trial.traffic.rows, len(kills)), kills, strict=True):
         told.arm(point, _words(victim, driver))
-        trial.send(part)
         dies = partial(told.happened, point)
+        for piece in shares(part, pieces)[:-1]:
+            piecemeal(trial, piece, dies)
+        trial.send(shares(part, pieces)[-1])
         until(f"a {victim} dies at {point}", dies, SECONDS_MAX, driver)
         if victim == "driver":
             driver.ended(-9)
@@ -45,6 +61,22 @@ def killed(
     trial.complete.touch()
     driver.ended(0, SECONDS_MAX)
     prove(trial)
+
+
+def piecemeal(trial: Trial, piece: Sequence[Row], dies: Callable[[], bool]) -> None:
+    """Send some records, and wait until some are shipped, or somebody has died of them."""
+    before = shipped(trial)
+    trial.send(piece)
+    until("they are shipped", lambda: dies() or shipped(trial) > before, SECONDS_MAX)
+
+
+def shipped(trial: Trial) -> int:
+    """Count the seals of the second stage."""
+    prefix = next(spec.prefix for spec in trial.pipeline.stages if spec.name == "ship")
+    with closing(open_store(trial.pipeline.catalog)) as store:
+        catalog = Catalog(store)
+        rows = [catalog.load(lane) for lane in store.lanes() if lane.startswith(prefix)]
+    return sum(row.head.ref.seq for row in rows if row is not None)
 
 
 def _words(victim: str, driver: Worker) -> str:
