@@ -130,8 +130,10 @@ class _Judge:
             if header.id not in seen:
                 seen.add(header.id)
                 places = places_of_id(self._catalog, self._cluster, header.id)
-                # A kept id is that of records further up as well.
-                if place not in places or (not header.mark.kept and places != [place]):
+                # A kept id is that of records further up as well, and of repeats that were let through.
+                kept = header.mark.kept
+                taken = not kept or "fresh" in truth.values()
+                if (taken and place not in places) or (not kept and places != [place]):
                     yield f"explain {header.id.hex()}: places: {places}, but: {place}"
 
 

@@ -88,7 +88,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
         yield driver
 
 
-@pytest.fixture(params=["worker", *ENGINES])
+@pytest.fixture(params=["worker", *(pytest.param(one, marks=pytest.mark.slow) for one in ENGINES)])
 def host(request: pytest.FixtureRequest) -> Host:
     """Who comes back."""
     if request.param == "worker":
@@ -186,6 +186,7 @@ def test_a_clock_that_is_an_hour_off_on_one_worker_decides_nothing(
     prove(trial)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("ahead_ms", [HOUR_MS, -HOUR_MS])
 def test_a_clock_that_is_an_hour_off_in_one_of_sparks_workers_decides_nothing(

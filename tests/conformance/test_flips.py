@@ -14,6 +14,7 @@ from dedup.catalog.sqlite import SqliteStore
 from dedup.catalog.sqlite_file import PAGE_BYTES
 from dedup.catalog.store import Blob
 from dedup.errors import Corrupt, InvalidUsage, Unavailable
+from dedup.formats import lane as lane_format
 from dedup.model import Ack, SegmentList
 from tests.conformance.values import acknowledged, first, following, slot
 
@@ -117,7 +118,8 @@ def test_a_newer_format_is_refused_by_the_release_that_wrote_it(damaged, lane, m
     catalog, _, _, _ = damaged
     row = catalog.load(lane)
     with monkeypatch.context() as newer:
-        newer.setattr("dedup.formats.lane.VERSION", 2)
+        newer.setattr("dedup.formats.lane.VERSION", lane_format.VERSION + 1)
+        newer.setattr("dedup.formats.lane.SEAL_VERSION", lane_format.SEAL_VERSION + 1)
         after, seal = following(row.head)
         assert catalog.append(lane, row.head.ref, after, seal)
     with pytest.raises(InvalidUsage, match="install the release that wrote it"):

@@ -151,7 +151,9 @@ def drifting() -> list[Sent]:
     ]
 
 
-@pytest.mark.parametrize("catalog", ["sqlite", "cassandra"], indirect=True)
+@pytest.mark.parametrize(
+    "catalog", ["sqlite", pytest.param("cassandra", marks=pytest.mark.slow)], indirect=True
+)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_poison_record_is_a_dead_letter_and_all_others_count_once(
     house: House, engine: str

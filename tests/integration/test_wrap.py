@@ -16,7 +16,7 @@ import pytest
 
 from delivery.host.killing import PAUSED, VICTIM_SUFFIX
 from delivery.operate.dying import EXECUTOR, kill_one
-from delivery.points import ACKNOWLEDGED, POINTS, SEALED_NOT_EMITTED, STORED_NOT_SEALED
+from delivery.points import ACKNOWLEDGED, POINTS, STORED_NOT_SEALED
 from delivery.services.cassandra import Cassandra
 from delivery.services.kafka import Kafka
 from tests.acceptance.kit import Worker, until
@@ -118,12 +118,9 @@ def test_windows_are_exact_although_the_driver_is_killed(
     exact(job)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("point", "kind"),
-    [
-        pytest.param(point, kind, marks=() if point == SEALED_NOT_EMITTED else pytest.mark.slow)
-        for point, kind in zip(POINTS, cycle(("plain", "windows")), strict=False)
-    ],
+    ("point", "kind"), list(zip(POINTS, cycle(("plain", "windows")), strict=False))
 )
 def test_on_cassandra_as_well(
     point: str, kind: str, make: Callable[..., Job], cassandra: Cassandra
@@ -134,7 +131,8 @@ def test_on_cassandra_as_well(
     exact(job)
 
 
-@pytest.mark.parametrize("kind", ["mixed", pytest.param("spread", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["mixed", "spread"])
 def test_an_executor_that_dies_behind_a_shuffle_takes_the_run_with_it(
     kind: str, make: Callable[..., Job]
 ) -> None:
@@ -170,6 +168,7 @@ def test_two_drivers_at_once_of_a_job_without_state(make: Callable[..., Job]) ->
     exact(job)
 
 
+@pytest.mark.slow
 def test_a_second_driver_of_a_job_with_state_stops_one_of_the_two(
     make: Callable[..., Job],
 ) -> None:
