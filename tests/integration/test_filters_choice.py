@@ -137,6 +137,7 @@ def test_what_is_chosen_reaches_the_tasks_of_both_engines(kafka, unique, tmp_pat
     assert KEY.hex() not in text
 
 
+@pytest.mark.slow
 def test_what_is_chosen_reaches_the_tasks_of_a_wrapped_job(kafka, unique, tmp_path) -> None:
     job = Job(name=unique("wrap"), kafka=kafka.bootstrap, directory=tmp_path, kind="plain")
     for turn in (1, 2):

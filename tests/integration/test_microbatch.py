@@ -128,6 +128,7 @@ def tells(log: Path, logger: str, lanes: list[str]) -> bool:
     return all(re.search(rf"{logger}: {lane} seq \d+ at \d+, lag \d+\n", said) for lane in lanes)
 
 
+@pytest.mark.slow
 def test_two_drivers_at_once_share_the_work_and_double_nothing(
     pipeline: Pipeline, tmp_path: Path
 ) -> None:

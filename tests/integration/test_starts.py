@@ -143,6 +143,7 @@ def test_a_stage_begins_anew_where_that_is_said(shop):
     assert shop.sent() == sorted("abcd" * 2)
 
 
+@pytest.mark.slow
 def test_a_wrapped_job_begins_nowhere_unnoticed_either(kafka, unique, tmp_path):
     job = Job(name=unique("wrap"), kafka=kafka.bootstrap, directory=tmp_path, kind="plain")
     job.send(traffic(0, RECORDS))
