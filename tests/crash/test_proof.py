@@ -82,8 +82,11 @@ def test_nothing_is_written_of_a_run_that_failed_or_was_not_whole(
 
     with pytest.raises(SystemExit, match="did not pass"):
         written([*record, {"kind": "killed", "outcome": "failed", "seconds": 1, "test": "t"}])
+    again = {"kind": "killed", "outcome": "passed", "seconds": 1, "test": "t"}
+    with pytest.raises(SystemExit, match="did not pass"):
+        written([*record, again, again | {"outcome": "failed"}])
     with pytest.raises(SystemExit, match="world solo: no states"):
         written([one for one in record if one.get("name") != "solo"])
     assert not proof.PAGE.exists()
-    written(record)
+    written([*record, again | {"outcome": "failed"}, again])
     assert proof.lacking(proof.PAGE.read_text()) == []
