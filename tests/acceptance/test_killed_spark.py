@@ -41,15 +41,21 @@ def killed(
     directory: Path,
     *,
     pieces: int = 1,
+    together: int = 0,
 ) -> None:
     """Kill one victim after the other, each while records come in, and judge.
 
-    The records of each come in so many pieces, each when some of the one before are shipped.
+    The records of each come in so many pieces, each when some of the one before are shipped. The
+    first so many kills are asked for together, before records come.
     """
     told = Kills(directory / "kills", [point for point, _ in kills])
     driver = trial.drive(engine, master, told.kill_at)
-    for part, (point, victim) in zip(shares(trial.traffic.rows, len(kills)), kills, strict=True):
+    for point, victim in kills[:together]:
         told.arm(point, _words(victim, driver))
+    parts = shares(trial.traffic.rows, len(kills))
+    for number, (part, (point, victim)) in enumerate(zip(parts, kills, strict=True)):
+        if number >= together:
+            told.arm(point, _words(victim, driver))
         dies = partial(told.happened, point)
         for piece in shares(part, pieces)[:-1]:
             piecemeal(trial, piece, dies)
