@@ -196,7 +196,7 @@ class LaneTask:
 
     def _sealed(self, counts: Counts) -> None:
         self._counters.count(counts)
-        if counts.unnamed == counts.read and not self._warned:
+        if not self._warned:
             self._warned = warned_of(self.name, self.spec.named, counts)
 
     # Rows -------------------------------------------------------------------------------------

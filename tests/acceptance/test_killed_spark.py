@@ -57,9 +57,10 @@ def killed(
         if number >= together:
             told.arm(point, _words(victim, driver))
         dies = partial(told.happened, point)
-        for piece in shares(part, pieces)[:-1]:
+        *first, last = shares(part, pieces)
+        for piece in first:
             piecemeal(trial, piece, dies)
-        trial.send(shares(part, pieces)[-1])
+        trial.send(last)
         until(f"a {victim} dies at {point}", dies, SECONDS_MAX, driver)
         if victim == "driver":
             driver.ended(-9)

@@ -8,8 +8,6 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import cycle
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -18,7 +16,6 @@ from delivery.host.killing import PAUSED, VICTIM_SUFFIX
 from delivery.operate.dying import EXECUTOR, kill_one
 from delivery.points import ACKNOWLEDGED, POINTS, STORED_NOT_SEALED
 from delivery.services.cassandra import Cassandra
-from delivery.services.kafka import Kafka
 from tests.acceptance.kit import Worker, until
 from tests.conformance.cassandra_kit import cassandra_url
 from tests.integration.wrap_job import TASKS
@@ -27,22 +24,16 @@ from tests.integration.wrap_kit import (
     Job,
     closing,
     each_once,
+    make,
     traffic,
     windows_exact,
 )
 
+__all__ = ["make"]
+
 RECORDS = 200
 #: Executors are processes of their own.
 CLUSTER = "local-cluster[2,1,1024]"
-
-
-@pytest.fixture
-def make(kafka: Kafka, unique: Callable[[str], str], tmp_path: Path) -> Callable[..., Job]:
-    def made(kind: str, **more: Any) -> Job:
-        name = unique("wrap")
-        return Job(name=name, kafka=kafka.bootstrap, directory=tmp_path, kind=kind, **more)
-
-    return made
 
 
 def killed_at(job: Job, point: str) -> None:

@@ -8,8 +8,6 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -34,10 +32,13 @@ from tests.integration.wrap_kit import (
     Job,
     closing,
     each_once,
+    make,
     row,
     traffic,
     windows_exact,
 )
+
+__all__ = ["make"]
 
 RECORDS = 100
 HALF = RECORDS // 2
@@ -51,15 +52,6 @@ MESSAGE_BYTES_MAX = 2 * MEBIBYTE
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     with driven("local[2,4]", tmp_path_factory.mktemp("meanwhile") / "driver.log", CONF) as driver:
         yield driver
-
-
-@pytest.fixture
-def make(kafka: Kafka, unique: Callable[[str], str], tmp_path: Path) -> Callable[..., Job]:
-    def made(kind: str, **more: Any) -> Job:
-        name = unique("wrap")
-        return Job(name=name, kafka=kafka.bootstrap, directory=tmp_path, kind=kind, **more)
-
-    return made
 
 
 def run(driver: Driver, job: Job) -> dict[str, int]:

@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.open import open_store
@@ -22,6 +24,7 @@ from delivery.kafka.opening import open_client
 from delivery.kafka.port import TopicSettings
 from delivery.microbatch.offsets import checkpoint_at
 from delivery.naming import id_from
+from delivery.services.kafka import Kafka
 from delivery.wrap.names import per_topic
 from delivery.wrap.positions import state_source
 from tests.acceptance.kit import ROOT, Worker, publish
@@ -193,3 +196,14 @@ def windows_exact(job: Job, last: int, others: Sequence[dict[str, Any]] = ()) ->
     assert found == [
         {"start": start, "n": len(ids), "s": sum(ids)} for start, ids in sorted(expected.items())
     ]
+
+
+@pytest.fixture
+def make(kafka: Kafka, unique: Callable[[str], str], tmp_path: Path) -> Callable[..., Job]:
+    """Make jobs with topics of their own in the test's directory."""
+
+    def made(kind: str, **more: Any) -> Job:
+        name = unique("wrap")
+        return Job(name=name, kafka=kafka.bootstrap, directory=tmp_path, kind=kind, **more)
+
+    return made

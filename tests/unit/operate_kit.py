@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner, Result
 
 from dedup.catalog.memory import MemoryStore
@@ -129,3 +130,17 @@ def document(*arguments: str, code: int = 0) -> dict[str, Any]:
     found = json.loads(called(*arguments, "--json", code=code).stdout)
     assert isinstance(found, dict)
     return found
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[House]:
+    """Two stages in a file called shop.db."""
+    with housed(tmp_path / "shop.db", chained) as house:
+        yield house
+
+
+@pytest.fixture
+def url(tmp_path: Path, shop: House) -> str:
+    """The URL of that file."""
+    assert shop.store.url.endswith("shop.db")
+    return f"sqlite:{tmp_path / 'shop.db'}"

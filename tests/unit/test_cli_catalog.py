@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -25,25 +23,14 @@ from delivery.receiver import keeping
 from tests.unit.collect_kit import raced
 from tests.unit.filters_kit import random_ids
 from tests.unit.house import LANE, WINDOW_MS, House, rows
-from tests.unit.operate_kit import SECOND, called, chained, document, housed
+from tests.unit.operate_kit import SECOND, called, document, housed, shop, url
+
+__all__ = ["shop", "url"]
 
 #: Later than every record of a house.
 NOW_MS = 1_800_000_000_000
 #: Small enough that a few seals are worth a merge.
 FEW = 3
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[House]:
-    """Two stages in a file called shop.db."""
-    with housed(tmp_path / "shop.db", chained) as house:
-        yield house
-
-
-@pytest.fixture
-def url(tmp_path: Path, shop: House) -> str:
-    assert shop.store.url.endswith("shop.db")
-    return f"sqlite:{tmp_path / 'shop.db'}"
 
 
 def all_seals(house: House, lane: str = LANE) -> list[Seal]:

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from delivery.operate.compaction import Rules
 from tests.unit.house import House
-from tests.unit.operate_kit import called, chained, document, housed
+from tests.unit.operate_kit import called, document, housed, shop, url
+
+__all__ = ["shop", "url"]
 
 DAY_MS = 86_400_000
 WEEK_MS = 7 * DAY_MS
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[House]:
-    """Two stages in a file called shop.db."""
-    with housed(tmp_path / "shop.db", chained) as house:
-        yield house
-
-
-@pytest.fixture
-def url(tmp_path: Path, shop: House) -> str:
-    assert shop.store.url.endswith("shop.db")
-    return f"sqlite:{tmp_path / 'shop.db'}"
 
 
 def test_compact_forgets_no_id_unless_it_is_told_the_window(shop, url):
