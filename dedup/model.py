@@ -147,6 +147,8 @@ class Head:
     past: tuple[Kept, ...] = ()
     #: Identity of a stateful job's checkpoint and the position of its state; empty otherwise.
     state: bytes = b""
+    #: For how long publishers may repeat themselves, as the last seal said that did; 0: none has.
+    window_ms: int = 0
 
     def last_kept(self, incarnation: Incarnation) -> int | None:
         """Return the last valid seq of an incarnation of this lane; None if it is not ours."""
@@ -255,6 +257,8 @@ class Seal:
     inline_outputs: bytes = b""
     inline_segment: bytes = b""
     inline_dropped: bytes = b""
+    #: For how long its lane holds ids that publishers name; 0: whoever made it does not know.
+    window_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -294,6 +298,7 @@ def advance(head: Head, seal: Seal) -> Head:
         lane_time_ms=seal.lane_time_ms,
         minted_at_ms=seal.minted_at_ms,
         read_seqs=merged_reads(head.read_seqs, seal.learned),
+        window_ms=seal.window_ms or head.window_ms,
     )
 
 

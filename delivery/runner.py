@@ -39,7 +39,6 @@ from delivery.conflicts import ConflictLog
 from delivery.execution import execute
 from delivery.judge import Judge
 from delivery.outputs import content_digest, decode_outputs, emissions
-from delivery.points import At, nowhere
 from delivery.ports import Clock, Emitter, Reader, Stage, checked_identity
 from delivery.protocol import messages as m
 from delivery.protocol.lane import handle
@@ -96,7 +95,7 @@ class LaneRunner:
         limits: Limits | None = None,
         pool: Executor | None = None,
         sealed: Callable[[Counts], None] | None = None,
-        at: At = nowhere,
+        at: points.At = points.nowhere,
     ) -> None:
         self.name = name
         self.state = State(lane=Lane(limits=limits or Limits()))
@@ -255,6 +254,7 @@ class LaneRunner:
                 store,
                 work,
                 code=self._stage.code,
+                window_ms=self._policy.window_ms,
                 counts=self._remaker.counts,
                 at=self._at,
             )
@@ -295,7 +295,7 @@ class LaneRunner:
             rows = self._stored(emit)
         if rows is not None:
             self._at(points.SEALED_NOT_EMITTED)
-            if self._at is not nowhere and rows:
+            if self._at is not points.nowhere and rows:
                 self._emitter.emit(rows.cut(0, (len(rows) + 1) // 2))
                 self._at(points.MID_EMIT)
         return rows

@@ -54,6 +54,8 @@ class Policy:
     conflict_stops: bool = False
     #: The code makes the same of the same records whenever it runs: its seals keep recipes, not rows.
     deterministic: bool = False
+    #: For how long its publishers may repeat themselves; its seals say it. 0: nobody knows.
+    window_ms: int = 0
 
 
 class StoppedByRecordError(Exception):

@@ -31,6 +31,7 @@ def store_bundle(
     work: Work,
     *,
     code: str,
+    window_ms: int,
     counts: tuple[int, ...] | None = None,
     at: points.At,
 ) -> Seal:
@@ -42,6 +43,7 @@ def store_bundle(
         store: where the bundle will stand.
         work: the bundle.
         code: version of the stage's code.
+        window_ms: how long the stage holds ids that publishers name.
         counts: of a deterministic stage, how many partitions each edge has; None of any other.
         at: is told each named step.
     """
@@ -72,6 +74,7 @@ def store_bundle(
         inline_outputs=catalog.inline(chunks),
         inline_segment=catalog.inline(ids),
         inline_dropped=catalog.inline(drops),
+        window_ms=window_ms,
     )
 
 

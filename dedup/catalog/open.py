@@ -14,7 +14,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from pathlib import Path
 
-from dedup.backup import unfinished
+from dedup import backup
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.memory import MemoryStore
 from dedup.catalog.store import Store
@@ -59,7 +59,7 @@ def open_store(url: str, *, create: bool = True, restoring: bool = False) -> Sto
 
 def refuse_unfinished(store: Store) -> None:
     """Refuse a catalog some of whose lanes are not restored yet: they would begin anew."""
-    if unfinished(store) is not None:
+    if backup.unfinished(store) is not None:
         raise InvalidUsage(
             "open the catalog",
             store.url,

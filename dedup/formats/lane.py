@@ -35,8 +35,11 @@ from dedup.model import (
 )
 
 VERSION = 1
-#: Of a seal: version 1 did not count unnamed records.
-SEAL_VERSION = 2
+#: Of a head: version 1 did not say the window.
+HEAD_VERSION = 2
+#: Of a seal: version 1 did not count unnamed records, version 2 did not say the window.
+SEAL_VERSION = 3
+_SEAL_COUNTS_UNNAMED = 2
 #: Rows are read far more often than they change; a decoded row is immutable, so it may be shared.
 DECODED_MAX = 256
 _T = TypeVar("_T")
@@ -58,17 +61,18 @@ def encode_head(head: Head) -> bytes:
     out.uint(len(head.past))
     for kept in head.past:
         out.raw(kept.incarnation).uint(kept.seq)
-    out.data(head.state)
-    return wrap(Kind.HEAD, VERSION, out.body())
+    out.data(head.state).uint(head.window_ms)
+    return wrap(Kind.HEAD, HEAD_VERSION, out.body())
 
 
 @lru_cache(DECODED_MAX)
 def decode_head(blob: bytes, place: str) -> Head:
     """Return the head that `encode_head` wrote."""
-    return _decode(blob, Kind.HEAD, place, _read_head)
+    version, body = unwrap(blob, Kind.HEAD, version_max=HEAD_VERSION, place=place)
+    return _value(body, place, partial(_read_head, version))
 
 
-def _read_head(body: Reader) -> Head:
+def _read_head(version: int, body: Reader) -> Head:
     return Head(
         ref=_read_ref(body),
         frontier=_read_frontier(body),
@@ -81,6 +85,7 @@ def _read_head(body: Reader) -> Head:
             Kept(Incarnation(body.raw(IDENTITY_BYTES)), body.uint()) for _ in range(body.uint())
         ),
         state=body.data(),
+        window_ms=body.uint() if version >= HEAD_VERSION else 0,
     )
 
 
@@ -99,6 +104,7 @@ def encode_seal(seal: Seal) -> bytes:
     for blob in (seal.outputs, seal.segment, seal.dropped):
         out.uint(blob.chunks).uint(blob.rows).uint(blob.size).raw(blob.digest)
     out.data(seal.inline_outputs).data(seal.inline_segment).data(seal.inline_dropped)
+    out.uint(seal.window_ms)
     return wrap(Kind.SEAL, SEAL_VERSION, out.body())
 
 
@@ -125,7 +131,7 @@ def _read_seal(version: int, body: Reader) -> Seal:
             abandoned=body.uint(),
             dead_letter=body.uint(),
             conflict=body.uint(),
-            unnamed=body.uint() if version >= SEAL_VERSION else 0,
+            unnamed=body.uint() if version >= _SEAL_COUNTS_UNNAMED else 0,
         ),
         learned=read_reads(body),
         outputs=_read_blob_ref(body),
@@ -134,6 +140,7 @@ def _read_seal(version: int, body: Reader) -> Seal:
         inline_outputs=body.data(),
         inline_segment=body.data(),
         inline_dropped=body.data(),
+        window_ms=body.uint() if version >= SEAL_VERSION else 0,
     )
 
 

@@ -221,6 +221,7 @@ class StageSpec:
             keep_ids=self.keep_ids,
             conflict_stops=self.conflicts == "error",
             deterministic=self.deterministic,
+            window_ms=self.window_ms,
         )
 
     def trust(self) -> Trust | None:

@@ -6,8 +6,7 @@ What it must not know: how it is shown, the clock.
 
 Invariants:
     A rehearsal runs the very steps that would be performed, on a store whose writes stay in memory.
-    Ids that publishers name are held as long as any stage may ask for, unless the operator says
-    what its window is: a collector cannot know it, and one that is too short lets repeats through.
+    Ids that publishers name are held for the window that is given; `windows` says which is right.
     A lane that is kept in a user's database is left to its receiver.
 """
 
@@ -46,7 +45,7 @@ class Rules:
     """What a collection leaves although nobody needs it.
 
     Attributes:
-        window_ms: the longest window of the stages: how long their publishers may repeat themselves.
+        window_ms: how long the lane's publishers may repeat themselves.
         entries_ms: seals stay so long, for audits.
         outputs_ms: outputs stay so long, for replays.
     """
@@ -288,8 +287,7 @@ def _ids(catalog: Catalog, seals: dict[int, Seal], listed: SegmentList, rules: R
     if Origin.EXTERNAL in origins:
         days = rules.window_ms / _DAY_MS
         found.append(
-            f"ids that publishers name: each is held for {days:g} days of lane time (--window, if no "
-            "stage has a longer one)"
+            f"ids that publishers name: each is held for {days:g} days of lane time (its window)"
         )
     if Origin.INTERNAL in origins:
         found.append(

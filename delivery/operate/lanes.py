@@ -82,6 +82,7 @@ class Lane:
         pending: seals that are not acknowledged; `pending_ms`: the age of the oldest of them.
         age_ms: since the last seal; None: nothing was ever sealed, only where it begins.
         lane_time_ms: what windows are measured on.
+        window_ms: for how long ids that publishers name are held; None: no seal says it.
         code: version of the code that made the last seal.
         ids: those that a record may still be a repeat of.
         unlisted: segments that entries name; `listed`: those of single seals that the list names
@@ -109,6 +110,7 @@ class Lane:
     pending_ms: int | None
     age_ms: int | None
     lane_time_ms: int
+    window_ms: int | None
     code: str
     ids: int
     unlisted: int
@@ -200,6 +202,7 @@ def _lane(
         pending_ms=max(0, now_ms - pending[0].minted_at_ms) if pending else None,
         age_ms=max(0, now_ms - head.minted_at_ms) if head.ref.seq else None,
         lane_time_ms=head.lane_time_ms,
+        window_ms=head.window_ms or None,
         code=last.code if last else "",
         ids=found.ids,
         unlisted=found.unlisted,

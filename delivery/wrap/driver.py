@@ -138,7 +138,7 @@ class StageDriver:
             stage=stage_of(lambda _: None, code),
             emitter=self._emitter,
             clock=SystemClock(threading.Event()),
-            policy=Policy(conflict_stops=spec.conflicts == "error"),
+            policy=Policy(conflict_stops=spec.conflicts == "error", window_ms=spec.window_ms),
             limits=Limits(pending_max=1),
             sealed=self._sealed,
             at=at_of_environment(),

@@ -118,7 +118,7 @@ def test_a_newer_format_is_refused_by_the_release_that_wrote_it(damaged, lane, m
     catalog, _, _, _ = damaged
     row = catalog.load(lane)
     with monkeypatch.context() as newer:
-        newer.setattr("dedup.formats.lane.VERSION", lane_format.VERSION + 1)
+        newer.setattr("dedup.formats.lane.HEAD_VERSION", lane_format.HEAD_VERSION + 1)
         newer.setattr("dedup.formats.lane.SEAL_VERSION", lane_format.SEAL_VERSION + 1)
         after, seal = following(row.head)
         assert catalog.append(lane, row.head.ref, after, seal)

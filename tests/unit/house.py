@@ -31,7 +31,7 @@ from delivery.lateness import Trust
 from delivery.protocol import messages as m
 from delivery.records import Output, Record
 from delivery.runner import LaneRunner
-from delivery.stage import Function
+from delivery.stage import Function, Policy
 from delivery.testing.faulty import Fault, FaultyStore, Wire
 from delivery.timing import time_from
 from sinks.memory import MemoryEmitter
@@ -133,10 +133,10 @@ class House:
             "stage": Function(call or self.quote),
             "clock": self,
             **ports,
+            "policy": (policy := replace(ports.get("policy") or Policy(), window_ms=window_ms)),
         }
         logs = partial(memory_logs, self.broker)
-        policy = ports.get("policy")
-        letters = policy is not None and policy.dead_letter_edge is not None
+        letters = policy.dead_letter_edge is not None
         judge = Judge(
             catalog,
             index,
@@ -145,7 +145,7 @@ class House:
             logs=logs,
             payloads=payloads,
             letters=letters,
-            repeats=policy is not None and policy.duplicate_edge is not None,
+            repeats=policy.duplicate_edge is not None,
             trust=None if way is None else Trust(time_from(way), window_ms),
         )
         return LaneRunner(lane, catalog=catalog, judge=judge, **given)

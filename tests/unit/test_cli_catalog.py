@@ -295,7 +295,6 @@ def test_compact_leaves_what_is_not_delivered_and_says_so(shop, url):
 
 
 def test_the_defaults_are_those_of_the_function():
-    assert DURATION.convert(compact_verb.WINDOW, None, None) == Rules().window_ms
     assert DURATION.convert(compact_verb.ENTRIES_KEPT, None, None) == Rules().entries_ms
 
 

@@ -106,6 +106,7 @@ SEAL = Seal(
     outputs=BlobRef(chunks=2, rows=2, size=9000, digest=b"\x66" * 16),
     segment=blob_ref([INLINE], 2),
     inline_segment=INLINE,
+    window_ms=24 * 3_600_000,
 )
 HEAD = Head(
     ref=REF,
@@ -116,6 +117,7 @@ HEAD = Head(
     topics=(("orders", ORDERS),),
     writes=(WRITTEN,),
     past=(Kept(Incarnation(b"\x77" * 16), 2),),
+    window_ms=SEAL.window_ms,
 )
 ACK = Ack(REF.incarnation, 5, Frontier(((Source(WRITTEN, 0), 41), (Source(WRITTEN, 1), 12))))
 AT_0 = HeadRef(REF.incarnation, 0, REF.attempt)
@@ -304,7 +306,7 @@ def test_the_envelope_is_laid_out_as_the_page_says():
     assert [int(row[0]) for row in table("The envelope", "offset")] == [0, 2, 3, 4, 8, 16]
     magic, kind, version, length, checksum = struct.unpack_from("<2sBBIQ", blob)
     assert magic.hex() == table("The envelope", "offset")[0][2].split("`")[0]
-    assert (kind, version, length) == (Kind.SEAL, 2, len(blob) - ENVELOPE_BYTES)
+    assert (kind, version, length) == (Kind.SEAL, 3, len(blob) - ENVELOPE_BYTES)
     assert checksum == xxhash.xxh3_64_intdigest(blob[:8] + blob[16:])
     assert wrapped_bytes(blob, "doc") == len(blob)
     kinds = {name.replace(" ", "_"): int(n) for name, n, _ in table("The envelope", "kind")}

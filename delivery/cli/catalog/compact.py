@@ -1,6 +1,6 @@
 """`delivery catalog compact`: take away what nobody needs any more, and merge what is left.
 
-What it is: words around `delivery.operate.compaction.tidy`, and around whose windows it is given.
+What it is: words around `delivery.operate.compaction.tidy`.
 What it must not know: what may go.
 """
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from delivery.operate.compaction import Tidied
 
 #: As in `delivery.operate.compaction`, which is loaded only when it is used; a test compares them.
-WINDOW = "30d"
 ENTRIES_KEPT = "7d"
 
 _WORDS = {
@@ -35,22 +34,16 @@ _WORDS = {
 
 @click.command(
     epilog="Example: `delivery catalog compact sqlite:shop.db` shows what would go, `delivery "
-    "catalog compact sqlite:shop.db price --pipeline shop.py --yes` does it for one stage."
+    "catalog compact sqlite:shop.db price --yes` does it for one stage."
 )
 @click.argument("url")
 @click.argument("stage", required=False)
 @click.option(
     "--window",
     type=DURATION,
-    show_default=f"{WINDOW}; with --pipeline each stage's own",
-    help="The longest window that a stage of these has; ids that publishers name are held so long. "
-    "One that is too short lets their repeats through.",
-)
-@click.option(
-    "--pipeline",
-    metavar="FILE.py[:NAME]",
-    help="The pipeline that this file declares knows the windows: a --window below one of them is "
-    "refused, and lanes that it does not declare are held for the longest there can be.",
+    show_default="each stage's own",
+    help="Hold ids that publishers name at least so long, as for a stage whose window is about to "
+    "grow. One below the window that a stage has run with is refused.",
 )
 @click.option(
     "--keep-entries",
@@ -74,7 +67,6 @@ def command(
     url: str,
     stage: str | None,
     window: int | None,
-    pipeline: str | None,
     keep_entries: int,
     keep_outputs: int,
     yes: bool,
@@ -85,31 +77,22 @@ def command(
     still need never goes. Safe beside live jobs, and beside a kill at any moment.
     """
     from delivery.operate.compaction import Rules, tidy  # noqa: PLC0415  keeps --help light
-    from delivery.operate.declared import declared  # noqa: PLC0415  see above
     from delivery.operate.opening import chosen, opened  # noqa: PLC0415  see above
     from delivery.operate.windows import windows  # noqa: PLC0415  see above
 
-    asked = DURATION.convert(WINDOW, None, None) if window is None and pipeline is None else window
     rules = Rules(entries_ms=keep_entries, outputs_ms=keep_outputs)
-    if asked is not None:
-        rules = replace(rules, window_ms=asked)
-    stages = () if pipeline is None else declared(pipeline).plan.stages
+    if window is not None:
+        rules = replace(rules, window_ms=window)
     found = []
     with opened(url) as catalog:
         where = catalog.store.url
-        lanes = chosen(catalog, stage)
-        held = windows(lanes, stages, asked) if pipeline else dict.fromkeys(lanes, rules.window_ms)
+        held = windows(catalog, chosen(catalog, stage), window)
         for done, (lane, window_ms) in enumerate(held.items()):
             own = replace(rules, window_ms=window_ms)
             now_ms = time.time_ns() // 1_000_000
             report = partial(out.step, done=done, total=len(held))
             found.append(tidy(catalog, lane, own, now_ms, perform=yes, report=report))
     lines = [line for one in found for line in _lane(one)]
-    if window is not None and pipeline is None and found:
-        lines.append(
-            "nobody has compared --window with the windows of the stages: the catalog does not know "
-            "them, and one that is too short lets repeats through; --pipeline FILE.py compares it"
-        )
     freed = sum(one.deeds.freed for one in found)
     if not found:
         lines.append("it holds no lanes yet: no stage ever ran on it")

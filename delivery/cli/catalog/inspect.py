@@ -127,6 +127,7 @@ def _story(lane: Lane, filters: LaneFilters | None) -> list[str]:
         *(("frontier", f"{at.topic} {at.partition}: {at.offset}") for at in lane.frontier),
         *(("delivered", f"{at.topic} {at.partition}: {at.offset}") for at in lane.delivered),
         ("lane time", when(lane.lane_time_ms) if lane.lane_time_ms else "-"),
+        ("window", ago(lane.window_ms)),
         ("entries", entries),
         ("their records", counts or "-"),
         ("ids", number(lane.ids)),
