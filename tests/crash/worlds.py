@@ -264,11 +264,9 @@ DEEP_SOLO = replace(SOLO, faults=2, swaps=2)
 DEEP_CHAIN = replace(CHAIN, zombies=("w/s/S",), records=written("a"), faults=1)
 DEEP_RECEIVERS = replace(CHAIN_ZOMBIE, zombies=("w/r/R",), faults=1)
 DEEP_COLLECTED = replace(COLLECTED, records=written("aa"))
-#: Everything at once: two faults, a second process that may sleep for as long as it likes and wake up
+#: Everything at once: two faults of any kind, a second process that may sleep for as long as it likes and wake up
 #: behind the collector, and the collector at any moment.
-DEEP_SLEEPER = replace(COLLECTED, faults=2, kinds=frozenset({Fault.LATE, Fault.CRASH_BEFORE}))
-#: The same with whatever may fail, once.
-DEEP_WAKER = replace(COLLECTED, faults=1)
+DEEP_SLEEPER = replace(COLLECTED, faults=2)
 DEEP_COLLECTOR = replace(COLLECTOR_FAILS, faults=2, collectors=("w/s/S", "w/s/S"))
 DEEP_COMPACTED = replace(COMPACTED, records=written("aa"))
 DEEP_RESTORED = replace(RESTORED, faults=1)
@@ -334,8 +332,7 @@ WORLDS = {
     "deep-chain": Pinned(DEEP_CHAIN, 507_252, deep=True),
     "deep-receivers": Pinned(DEEP_RECEIVERS, 148_833, deep=True),
     "deep-collected": Pinned(DEEP_COLLECTED, 217_722, deep=True),
-    "deep-sleeper": Pinned(DEEP_SLEEPER, 2_072_592, deep=True),
-    "deep-waker": Pinned(DEEP_WAKER, 200_201, deep=True),
+    "deep-sleeper": Pinned(DEEP_SLEEPER, 2_551_547, deep=True),
     "deep-collector": Pinned(DEEP_COLLECTOR, 931_467, deep=True),
     "deep-compacted": Pinned(DEEP_COMPACTED, 31_608, deep=True),
     "deep-restored": Pinned(DEEP_RESTORED, 50_189, deep=True),
