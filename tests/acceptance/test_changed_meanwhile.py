@@ -208,16 +208,20 @@ def test_a_clock_that_is_an_hour_off_in_one_of_sparks_workers_decides_nothing(
 def test_publishers_that_send_everything_again_hours_later(
     host: Host, sqlite_pipeline: Pipeline, tmp_path: Path
 ) -> None:
-    """In whatever partition: to workers whose clocks have moved on as well."""
-    trial = Trial.of(replace(sqlite_pipeline, rekeyed=True), tmp_path, seed=71, count=RECORDS)
+    """In whatever partition: to workers whose clocks, and to lanes whose time, have moved on as well."""
+    trial = Trial.of(replace(sqlite_pipeline, rekeyed=True), tmp_path, seed=71, count=2 * RECORDS)
     now, ago_ms = time.time_ns() // 1_000_000, HOURS_APART * HOUR_MS
-    rows = trial.traffic.rows
-    stamped(trial, rows, now - ago_ms)
+    early, late = trial.traffic.rows[:RECORDS], trial.traffic.rows[RECORDS:]
+    stamped(trial, early, now - ago_ms)
     trial.complete.touch()
     trial.start(ahead_ms=-ago_ms).ended()
+    # Lane time has come to now in each of them: with a window below the hours between, their
+    # buckets would have gone, and with them what is known of the first ones.
+    stamped(trial, late, now)
+    host.finish(trial)
     prove(trial)
     # What nothing names is another record when it comes again.
-    again = [row for row in rows if any(name == "id" for name, _ in row.headers)]
+    again = [row for row in early if any(name == "id" for name, _ in row.headers)]
     moved = [
         row if row.key else row._replace(partition=(row.partition + 1) % PARTITIONS)
         for row in again
