@@ -171,7 +171,13 @@ class StageDriver:
                 start = self._frontier(self._checkpoint.ends(committed))
             start = start.merged(Frontier.of([(state, upcoming)]))
         elif row is not None and row.head.state:
-            raise self._refused("it kept state before, and its plan has none now")
+            raise InvalidUsage(
+                "start a wrapped job",
+                self.lane,
+                "it kept state before, and its plan has none now: that is another job; nothing was "
+                "read: end this one with `delivery stage retire`, and give the other a stage name of "
+                "its own, with the old checkpoint as start_from=",
+            )
         self._runner.tell(m.Opened(start))
         self._drain()
 
@@ -377,9 +383,10 @@ class StageDriver:
         return InvalidUsage(
             "go on with a stateful job",
             self.lane,
-            f"{why}; nothing was read, and its state would not be that of what is sealed. Give the "
-            "checkpoint it had; or, if that is lost, say d.forget_state(stage=...) and start with an "
-            "empty directory: it goes on where the lane stands, without what was open in its state",
+            f"{why}; nothing was read, and its state would not be that of what is sealed: give the "
+            f"checkpoint it had. If that is lost, say d.forget_state(stage={self._wrapped.spec.name!r}, "
+            "checkpoint=...) with an empty directory, once, and give that one: it goes on where the "
+            "lane stands, without what was open in its state",
         )
 
 

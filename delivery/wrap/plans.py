@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Look", "Stream", "forget_shuffles", "look", "watched", "whole_batches"]
+__all__ = ["Look", "Stream", "forget_shuffles", "keeps_first", "look", "watched", "whole_batches"]
 
 _T = TypeVar("_T")
 
@@ -178,6 +178,22 @@ def whole_batches(spark: SparkSession, *, stateful: bool) -> Iterator[None]:
         yield
     finally:
         _set(spark, before)
+
+
+def keeps_first(spark: SparkSession, root: str) -> bool:
+    """Tell whether a file that is written twice below a directory stays as it was first written.
+
+    What has no `FileContext` of Hadoop's is written by plain rename, whatever the settings say. Of
+    what cannot be asked Spark will say so itself.
+    """
+    java: Any = spark._jvm  # noqa: SLF001 - PySpark has no other way
+    package = java.org.apache.spark.sql.execution.streaming.checkpointing
+    with whole_batches(spark, stateful=True), suppress(Exception):
+        settings = spark._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001 - see above
+        managers = getattr(getattr(package, "CheckpointFileManager$"), "MODULE$")
+        manager = managers.create(java.org.apache.hadoop.fs.Path(root), settings)
+        return str(manager.getClass().getName()).endswith(_PLAIN_RENAME)
+    return False
 
 
 def _set(spark: SparkSession, settings: Mapping[str, str | None]) -> None:

@@ -25,7 +25,7 @@ from delivery.resident.cluster import ship
 from delivery.spark import refuse_connect
 from delivery.wrap.driver import StageDriver
 from delivery.wrap.outputs import refuse
-from delivery.wrap.plans import Look, look, whole_batches
+from delivery.wrap.plans import Look, keeps_first, look, whole_batches
 from delivery.wrap.query import Batches, WrappedQuery
 from delivery.wrap.source import STAGE_OPTION, Wrapped
 
@@ -138,6 +138,16 @@ class WrappedWriter:
                     f"{self._wrapped.spec.name}: {', '.join(self._seen.stateful)}",
                     "it keeps state from one batch to the next, and has nowhere to keep it; nothing "
                     'was started: say .option("checkpointLocation", ...)',
+                )
+            if keeps_first(spark, given):
+                raise InvalidUsage(
+                    "start a wrapped job",
+                    given,
+                    "files that are written twice stay there as they were first written, and a batch "
+                    "that had to run again would leave the state of the run that does not count; "
+                    "nothing was started: keep the checkpoint where Hadoop has a FileContext, as for "
+                    "file:, hdfs:, s3a: and abfs:, or name in spark.sql.streaming."
+                    "checkpointFileManagerClass a manager that replaces files",
                 )
             return checkpoint_at(given, spark)
         if given:

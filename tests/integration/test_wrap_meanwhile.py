@@ -46,11 +46,14 @@ KINDS = ("plain", "windows")
 MEBIBYTE = 1024 * 1024
 #: What the topic and the publisher allow.
 MESSAGE_BYTES_MAX = 2 * MEBIBYTE
+#: A store that Hadoop reaches in no way but the old one.
+OLD_STORE = {"spark.hadoop.fs.old.impl": "org.apache.hadoop.fs.RawLocalFileSystem"}
 
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    with driven("local[2,4]", tmp_path_factory.mktemp("meanwhile") / "driver.log", CONF) as driver:
+    log = tmp_path_factory.mktemp("meanwhile") / "driver.log"
+    with driven("local[2,4]", log, CONF | OLD_STORE) as driver:
         yield driver
 
 
@@ -133,7 +136,7 @@ def test_state_that_is_lost_or_old_is_refused_until_somebody_says_what_is_meant(
     shutil.copytree(old, job.checkpoint)
     assert "was put back from a copy" in refused(driver, job)
     shutil.rmtree(job.checkpoint)
-    assert "forget_state" in refused(driver, job)
+    assert "d.forget_state(stage='report', checkpoint=...)" in refused(driver, job)
     windows_exact(job, RECORDS)
     shutil.rmtree(job.checkpoint)
     d = Delivery(catalog=job.catalog, kafka=job.kafka, pipeline=job.name)
@@ -153,6 +156,32 @@ def test_the_state_that_the_next_start_reads_is_that_of_the_run_that_counted(
     run(driver, job)
     closed(driver, job)
     exact(job, 3)
+
+
+def test_state_is_not_kept_where_the_run_that_does_not_count_would_stay(
+    driver: Driver, make: Callable[..., Job]
+) -> None:
+    job = make("windows")
+    job.send(traffic(0, HALF))
+    there = job.settings | {"checkpoint": f"old:{job.checkpoint}"}
+    said = driver.do("wrapped", **there)
+    assert said.get("error") == "InvalidUsage", said
+    assert "keep the checkpoint where Hadoop has a FileContext" in said["text"]
+    assert not job.checkpoint.exists()
+    assert job.seq() == 0
+
+
+def test_a_plan_that_lost_its_state_is_another_job(
+    driver: Driver, make: Callable[..., Job]
+) -> None:
+    job = make("windows")
+    job.send(traffic(0, HALF))
+    run(driver, job)
+    sealed = job.seq()
+    said = refused(driver, replace(job, kind="plain"))
+    assert "it kept state before, and its plan has none now" in said
+    assert "a stage name of its own" in said
+    assert job.seq() == sealed
 
 
 @pytest.mark.parametrize("kind", KINDS)
