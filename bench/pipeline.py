@@ -24,7 +24,13 @@ DETERMINISTIC = "ours, resident, Cassandra, deterministic"
 CHAINED = "ours, three stages, SQLite"
 SPARK, SPARK_DEDUP = "plain PySpark", "plain PySpark + dropDuplicates"
 WORKER, DRIVER = "worker of ours, SQLite", "driver of ours, SQLite"
+WORKER_CASSANDRA, WORKER_BATCHED = (
+    "worker of ours, Cassandra",
+    "worker of ours, micro-batch, SQLite",
+)
 DRIVER_CASSANDRA, DRIVER_SPARK = "driver of ours, Cassandra", "driver of plain PySpark"
+DRIVER_BATCHED = "driver of ours, micro-batch, SQLite"
+DRIVER_BATCHED_CASSANDRA = "driver of ours, micro-batch, Cassandra"
 
 _FILE = "sqlite:{scratch}/catalog.db"
 
@@ -90,7 +96,8 @@ def _steadies(lab: Lab) -> AbstractContextManager[Sequence[Contestant]]:
 
 @contextmanager
 def _kills(lab: Lab) -> Iterator[Sequence[Contestant]]:
-    cassandra = _on_cassandra(lab)[CASSANDRA]
+    on_cassandra = _on_cassandra(lab)
+    cassandra, batched = on_cassandra[CASSANDRA], on_cassandra[BATCHED_CASSANDRA]
     with clusters(quick=True, report=lab.report) as cluster:
         yield [
             Contestant(name=name, turn=partial(recovered, cluster, way, victim))
@@ -98,7 +105,11 @@ def _kills(lab: Lab) -> Iterator[Sequence[Contestant]]:
                 (DRIVER_SPARK, WAYS[SPARK], Victim.DRIVER),
                 (DRIVER, WAYS[SQLITE], Victim.DRIVER),
                 (DRIVER_CASSANDRA, cassandra, Victim.DRIVER),
+                (DRIVER_BATCHED, WAYS[BATCHED], Victim.DRIVER),
+                (DRIVER_BATCHED_CASSANDRA, batched, Victim.DRIVER),
                 (WORKER, WAYS[SQLITE], Victim.WORKER),
+                (WORKER_CASSANDRA, cassandra, Victim.WORKER),
+                (WORKER_BATCHED, WAYS[BATCHED], Victim.WORKER),
             )
         ]
 

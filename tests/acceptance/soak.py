@@ -1,8 +1,9 @@
 """`make soak`: everything that can die dies, again and again, at random; then the evidence is judged.
 
 What it is: a program. Three stages run on Spark, and beside it in a plain worker, over the same
-lanes; records come in all the while; what dies is started again. SOAK_SECONDS says how long,
-SOAK_SEED repeats a run's choices, SOAK_CATALOG=cassandra takes a node of Cassandra's.
+lanes; records come in all the while; what dies is started again, Spark's driver in one engine or the
+other. SOAK_SECONDS says how long, SOAK_SEED repeats a run's choices, SOAK_CATALOG=cassandra takes a
+node of Cassandra's, SOAK_ENGINE=resident or microbatch only the one.
 What it must not know: what is right; `tests/acceptance/kit.py` says.
 
 Invariants:
@@ -21,7 +22,8 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import cycle
 from pathlib import Path
 
 from dedup.errors import Indeterminate, Unavailable
@@ -48,16 +50,27 @@ PAUSE = "worker that stood still"
 POINT_SECONDS_MAX = 60.0
 END_SECONDS_MAX = 600.0
 MASTER = "local-cluster[2,1,1024]"
+ENGINES = ("resident", "microbatch")
 
 
 class Soak:
     """One run."""
 
-    def __init__(self, services: Services, trial: Trial, seed: int, seconds: float) -> None:
+    def __init__(
+        self,
+        services: Services,
+        trial: Trial,
+        seed: int,
+        seconds: float,
+        engines: Sequence[str] = ENGINES,
+    ) -> None:
         self._services = services
         self._trial = trial
         self._chance = random.Random(seed)
         self._seconds = seconds
+        # In turn, from a chosen one on: no choice of who dies hangs on how often a driver did.
+        first = self._chance.randrange(len(engines))
+        self._engines = cycle([*engines[first:], *engines[:first]])
         self._points = Kills(trial.directory / "kills")
         self._worker = self._start_worker()
         self._driver = self._start_driver()
@@ -67,7 +80,9 @@ class Soak:
         return self._trial.start("worker", self._points.kill_at)
 
     def _start_driver(self) -> Worker:
-        return self._trial.drive("resident", MASTER, self._points.kill_at)
+        engine = next(self._engines)
+        _say(f"        a driver starts, {engine}")
+        return self._trial.drive(engine, MASTER, self._points.kill_at)
 
     # The run ----------------------------------------------------------------------------------
 
@@ -234,6 +249,7 @@ def main() -> None:
     seconds = float(os.environ.get("SOAK_SECONDS", SECONDS))
     seed = int(os.environ.get("SOAK_SEED", random.SystemRandom().randrange(1 << 32)))
     cassandra = os.environ.get("SOAK_CATALOG", "sqlite") == "cassandra"
+    only = os.environ.get("SOAK_ENGINE")
     _say(f"SOAK_SEED={seed} SOAK_SECONDS={seconds:.0f}")
     # That brokers go away is what this is about; what matters of it is said below.
     logging.getLogger("delivery").setLevel(logging.CRITICAL)
@@ -258,7 +274,7 @@ def main() -> None:
         # A publisher that sends again doubles what has no name, and should.
         trial.traffic.rows = [row for row in trial.traffic.rows if row.headers]
         del trial.traffic.firsts["placed"]
-        soak = Soak(services, trial, seed, seconds)
+        soak = Soak(services, trial, seed, seconds, (only,) if only else ENGINES)
         try:
             soak.run()
             shown = judge(trial)
