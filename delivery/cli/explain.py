@@ -160,6 +160,8 @@ def _lines(story: Story, held: str, kept: Mapping[str, Kept]) -> list[str]:
         parent = f" of partition {made.parent[0]} offset {made.parent[1]}" if made.parent else ""
         lines.append(f"  id {story.id}{', kept from further up' if made.kept else ''}")
         lines.append(f"  made by {made.lane} seq {made.seq}{parent}: {made.standing}")
+        if made.error is not None:
+            lines.append(f"  it is a dead letter: {made.error}")
     if not story.readings:
         lines.append("  no lane of this catalog reads it")
     return lines + [line for one in story.readings for line in _reading(one, kept.get(one.lane))]
@@ -189,6 +191,8 @@ def _reading(one: Reading, kept: Kept | None) -> list[str]:
     for output in one.outputs:
         lines.append(f"  output {output.id} to {output.topic} partition {output.partition}")
         lines += [f"    key {output.key}, {output.size} bytes"]
+        if output.error is not None:
+            lines.append(f"    a dead letter: {output.error}")
         for copy in output.copies:
             fates = ", ".join(f"{lane}: {fate}" for lane, fate in copy.receivers.items())
             lines.append(f"    at offset {copy.offset}{f'; {fates}' if fates else ''}")
