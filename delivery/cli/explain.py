@@ -19,6 +19,7 @@ from delivery.cli.tables import when
 if TYPE_CHECKING:
     from delivery.kafka.port import Client
     from delivery.operate.databases import Kept
+    from delivery.operate.explaining import Output as Made
     from delivery.operate.explaining import Reading, Story
     from delivery.operate.places import Attempt
 
@@ -174,6 +175,24 @@ def _attempt(one: Attempt) -> str:
     return f"  attempt {one.attempt} {won}{digest}{stored}"
 
 
+def _output(output: Made) -> list[str]:
+    lines = [
+        f"  output {output.id} to {output.topic} partition {output.partition}",
+        f"    key {output.key}, {output.size} bytes",
+    ]
+    if output.error is not None:
+        lines.append(f"    a dead letter: {output.error}")
+    for copy in output.copies:
+        fates = ", ".join(f"{lane}: {fate}" for lane, fate in copy.receivers.items())
+        lines.append(f"    at offset {copy.offset}{f'; {fates}' if fates else ''}")
+        if "fresh" in copy.receivers.values():
+            at = f"{output.topic}/{output.partition}/{copy.offset}"
+            lines.append(f"      what was made of it: --offset {at}")
+    if not output.copies:
+        lines.append("    no copy in Kafka: not emitted yet, or deleted since")
+    return lines
+
+
 def _reading(one: Reading, kept: Kept | None) -> list[str]:
     if one.seq is None or one.sealed_ms is None:
         return [f"{one.lane}: {one.fate}"]
@@ -188,19 +207,7 @@ def _reading(one: Reading, kept: Kept | None) -> list[str]:
         )
         way = "the id in its header" if one.named == "delivery" else one.named
         lines.append(f"  it repeats {place}, sealed by seq {one.original.seq} (named by {way})")
-    for output in one.outputs:
-        lines.append(f"  output {output.id} to {output.topic} partition {output.partition}")
-        lines += [f"    key {output.key}, {output.size} bytes"]
-        if output.error is not None:
-            lines.append(f"    a dead letter: {output.error}")
-        for copy in output.copies:
-            fates = ", ".join(f"{lane}: {fate}" for lane, fate in copy.receivers.items())
-            lines.append(f"    at offset {copy.offset}{f'; {fates}' if fates else ''}")
-            if "fresh" in copy.receivers.values():
-                at = f"{output.topic}/{output.partition}/{copy.offset}"
-                lines.append(f"      what was made of it: --offset {at}")
-        if not output.copies:
-            lines.append("    no copy in Kafka: not emitted yet, or deleted since")
+    lines += [line for output in one.outputs for line in _output(output)]
     if kept is not None and one.fate == "fresh":
         lines.append(f"  whatever effect it had is in {kept.database}")
     elif one.fate == "fresh" and not one.outputs:
