@@ -19,7 +19,7 @@ from delivery.operate.opening import database_of, name_of
 
 __all__ = ["Stage", "stages"]
 
-#: Of each lane, the newest seals that are asked for dead letters: a twentieth of a second's work.
+#: Of each lane, the newest seals that are asked for dead letters: a list is to answer at once.
 SEALS_MAX = 1_000
 
 
