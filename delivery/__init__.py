@@ -38,10 +38,6 @@ __all__ = [
     "stop_on_signal",
 ]
 
-# What is printed of an error is the name by which users import it.
-for _kind in (Corrupt, DeliveryError, Fenced, Indeterminate, InvalidUsage, Unavailable):
-    _kind.__module__ = __name__
-
 #: Where the other names are.
 _HOMES = {
     "Delivery": "delivery.api",

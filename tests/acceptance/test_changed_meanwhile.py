@@ -39,7 +39,7 @@ class Worker:
         worker = trial.start()
         worker.ended(RAISED)
         said = worker.said.read_text().splitlines()[-1]
-        assert said.startswith("delivery.InvalidUsage: "), said
+        assert said.startswith("dedup.errors.InvalidUsage: "), said
         return said
 
     def finish(self, trial: Trial) -> None:
