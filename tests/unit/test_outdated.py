@@ -301,8 +301,13 @@ def test_a_start_that_is_refused_makes_no_catalog(
     with pytest.raises(InvalidUsage, match="nothing was read or written") as told:
         starting.prepare(d.plan)
     assert str(mistyped) in told.value.subject
+    said = ("catalog", "accept", d.plan.catalog, "--stage", "shop/cost")
+    assert "there is no catalog yet" in called(*said).stdout
     assert list(tmp_path.iterdir()) == []
     open_catalog(d.plan.catalog).store.close()
     with pytest.raises(InvalidUsage, match="nothing was read or written"):
         starting.prepare(d.plan)
     assert mistyped.is_file(), "it was there before"
+    mistyped.unlink()
+    called(*said, "--yes")
+    starting.prepare(d.plan)
