@@ -303,6 +303,7 @@ def test_a_start_that_is_refused_makes_no_catalog(
     assert str(mistyped) in told.value.subject
     said = ("catalog", "accept", d.plan.catalog, "--stage", "shop/cost")
     assert "there is no catalog yet" in called(*said).stdout
+    called(*said[:-1], "cost", "--yes", code=2)
     assert list(tmp_path.iterdir()) == []
     open_catalog(d.plan.catalog).store.close()
     with pytest.raises(InvalidUsage, match="nothing was read or written"):

@@ -63,6 +63,8 @@ def _let_begin(out: Output, url: str, stage: str, last: str, *, yes: bool) -> No
     from delivery.operate.opening import present  # noqa: PLC0415  see above
 
     there = present(url)
+    if there is None:
+        let_begin(open_catalog("memory:"), stage)  # a name that is none makes no catalog
     with closing((there or open_catalog(url if yes else "memory:")).store) as store:
         begins = let_begin(Catalog(store), stage, perform=yes)
     if there is None and not yes:
