@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ import click
 from dedup.errors import InvalidUsage, Unavailable
 from delivery.cli.durations import DURATION
 from delivery.cli.kafka import kafka_options, settings_in, ways_in
-from delivery.cli.output import Output, verb
+from delivery.cli.output import Output, databases_option, verb
 from delivery.cli.tables import number
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ _FAILURES_MAX = 5
 @click.option(
     "--every", type=DURATION, default=10_000, show_default="10s", help="With --follow: how often."
 )
+@databases_option
 @verb
 def command(
     out: Output,
@@ -97,14 +98,16 @@ def command(
     state: Path | None,
     follow: bool,
     every: int,
+    databases: tuple[str, ...],
     **terms: Any,
 ) -> None:
     """Prove that every input has exactly one effect and every output a sealed origin.
 
     Reads the raw topics and the raw catalog at URL beside live jobs, with a checker that shares no
-    code with what it checks, and keeps digests of records, not the records. Exits with 0 if
-    everything is proved, with 1 if something is wrong, with 3 if nothing is wrong but a lane cannot
-    be proved, because a part of its topics was deleted.
+    code with what it checks, and keeps digests of records, not the records. Lanes that a receiver
+    keeps in a database are read there. Exits with 0 if everything is proved, with 1 if something is
+    wrong, with 3 if nothing is wrong but a lane cannot be proved, because a part of its topics was
+    deleted or its database is not here.
     """
     from delivery.kafka.opening import open_client  # noqa: PLC0415  keeps --help light
     from delivery.operate.logs import Cluster  # noqa: PLC0415  see above
@@ -117,7 +120,9 @@ def command(
         opened(url) as catalog,
         open_client(kafka, settings_in(kafka_config), client, out.progress) as cluster,
     ):
-        auditor = _Auditor(out, catalog, Cluster(cluster, out.step), state, terms)
+        auditor = _Auditor(
+            out, catalog, Cluster(cluster, out.step), state, terms, databases=databases
+        )
         if not follow:
             auditor.once(everything=everything)
             return
@@ -164,12 +169,14 @@ class _Auditor:
         cluster: Cluster,
         state: Path | None,
         terms: Mapping[str, Any],
+        *,
+        databases: Sequence[str],
     ) -> None:
         from delivery.operate.proved import load  # noqa: PLC0415  keeps --help light
         from delivery.operate.proving import Proved  # noqa: PLC0415  see above
 
         self._out, self._catalog, self._cluster = out, catalog, cluster
-        self._state, self._terms = state, terms
+        self._state, self._terms, self._databases = state, terms, databases
         self._url = catalog.store.url
         self._proved = load(state, self._url) if state is not None else Proved()
 
@@ -198,6 +205,7 @@ class _Auditor:
 
     def _audit(self) -> tuple[Audited, float]:
         from delivery.operate.auditing import Terms, audit  # noqa: PLC0415  keeps --help light
+        from delivery.operate.databases import with_databases  # noqa: PLC0415  see above
         from delivery.operate.opening import chosen  # noqa: PLC0415  see above
         from delivery.operate.proved import save  # noqa: PLC0415  see above
 
@@ -213,14 +221,17 @@ class _Auditor:
         )
         began = time.monotonic()
         self._cluster.forget()
-        found = audit(
-            self._catalog,
-            self._cluster,
-            chosen(self._catalog, self._terms["stage"]),
-            terms,
-            self._out.step,
-            proved=self._proved,
-        )
+        # Anew each time: a receiver may have begun in its database since.
+        with with_databases(self._catalog, self._databases) as (catalog, kept):
+            found = audit(
+                catalog,
+                self._cluster,
+                chosen(catalog, self._terms["stage"]),
+                terms,
+                self._out.step,
+                proved=self._proved,
+                kept=kept,
+            )
         if not found.findings and not terms.ranged:
             # What is the same needs no file written, which may be a gigabyte.
             if self._state is not None and found.next != self._proved:
@@ -235,20 +246,26 @@ class _Auditor:
 def _lines(found: Audited, seconds: float, window: int | None, *, everything: bool) -> list[str]:
     lines = _findings(found, window, everything=everything)
     lines += _unproved(found)
+    lines += [f"believed: {lane}: {why}" for lane, why in found.given_up.items()]
     lines += _ranges(found)
     lines.append(
         f"{number(len(found.proved))} lanes, {number(found.inputs)} inputs, "
         f"{number(found.records)} records in {seconds:.1f} s"
     )
-    verdict = _EXACT_IN_RANGE if found.ranges and found.verdict == "exact" else found.verdict
+    verdict = found.verdict
+    if verdict == "exact" and (found.ranges or found.given_up):
+        verdict = _EXACT_IN_RANGE if found.ranges else _EXACT_SINCE
     return [*lines, _VERDICTS[verdict]]
 
 
 _EXACT_IN_RANGE = "exact in its range"
+_EXACT_SINCE = "exact since"
 _VERDICTS = {
     "exact": "exact: every input has one effect, every output a sealed origin",
     _EXACT_IN_RANGE: "exact: in this range every input has one effect, every output a sealed origin; "
     "what was before and after is believed",
+    _EXACT_SINCE: "exact: every input that is there has one effect, every output a sealed origin; what "
+    "was read of topics that are gone for good is believed",
     "broken": "BROKEN: stop the stages that the findings name, keep a copy of catalog and topics, and "
     "look at a record with `delivery explain`",
     "unproved": "nothing is wrong with what could be looked at; not all could be proved",

@@ -17,7 +17,7 @@ import click
 from dedup.errors import InvalidUsage, Unavailable
 from delivery.cli.durations import DURATION
 from delivery.cli.kafka import kafka_options, settings_in, ways_in
-from delivery.cli.output import Output, verb
+from delivery.cli.output import Output, databases_option, verb
 from delivery.cli.tables import number
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ _KINDS = ("point", "worker", "executor", "job")
     show_default=True,
     help="Where what the job says goes.",
 )
+@databases_option
 @verb
 def command(out: Output, *, url: str, command_line: tuple[str, ...], **options: Any) -> None:
     """Start COMMAND, kill it and parts of it at random, start it again, and audit URL.
@@ -87,6 +88,7 @@ def command(out: Output, *, url: str, command_line: tuple[str, ...], **options: 
     from delivery.kafka.opening import open_client  # noqa: PLC0415  keeps --help light
     from delivery.operate.auditing import Terms, audit  # noqa: PLC0415  see above
     from delivery.operate.chaos import Chaos, Rest  # noqa: PLC0415  see above
+    from delivery.operate.databases import with_databases  # noqa: PLC0415  see above
     from delivery.operate.logs import Cluster  # noqa: PLC0415  see above
     from delivery.operate.opening import chosen, opened  # noqa: PLC0415  see above
 
@@ -114,7 +116,9 @@ def command(out: Output, *, url: str, command_line: tuple[str, ...], **options: 
         chaos.stop()
         cluster.forget()
         terms = Terms(ways=ways_in(options["ways"]))
-        found = audit(catalog, cluster, chosen(catalog), terms, out.step)
+        files = options["databases"]
+        whole, kept = stack.enter_context(with_databases(catalog, files))
+        found = audit(whole, cluster, chosen(whole), terms, out.step, kept=kept)
     document = _document(setting, chaos, found, settled=settled)
     out.result(_text(document, found), document)
     if found.findings:
@@ -173,6 +177,7 @@ def _text(document: dict[str, Any], found: Audited) -> str:
     lines = [f"{what:<40} {number(count):>12}" for what, count in rows]
     lines += [str(finding) for finding in found.findings[:1]]
     lines += [f"not proved: {lane}: {why}" for lane, why in found.unproved.items()]
+    lines += [f"believed: {lane}: {why}" for lane, why in found.given_up.items()]
     if not document["settled"]:
         lines.append("the job did not come to rest in time, so that nothing is said of what is due")
     lines.append(found.verdict)

@@ -12,7 +12,7 @@ import click
 
 from dedup.errors import Unavailable
 from delivery.cli.durations import DURATION
-from delivery.cli.output import Output, verb
+from delivery.cli.output import Output, databases_option, verb
 from delivery.cli.tables import paragraph, when, wide
 from delivery.cli.watching import GUARANTEES, places, watching_options
 
@@ -34,6 +34,7 @@ _DEGRADED = 1
     show_default=True,
     help="The longest window of the stages: so long a topic that has grown takes something away.",
 )
+@databases_option
 @verb
 def command(
     out: Output,
@@ -43,6 +44,7 @@ def command(
     kafka_config: Path | None,
     client: str | None,
     window: int,
+    databases: tuple[str, ...],
 ) -> None:
     """Say of each stage of the catalog at URL whether it is PROTECTED, and if not, why.
 
@@ -53,18 +55,20 @@ def command(
     DEGRADED, with 3 if one is UNKNOWN.
     """
     from delivery.watch.guarantee import guarantee, settings_in  # noqa: PLC0415  keeps --help light
-    from delivery.watch.rows import read_rows  # noqa: PLC0415  see above
+    from delivery.watch.rows import rows_of  # noqa: PLC0415  see above
     from delivery.watch.tally import Tallies  # noqa: PLC0415  see above
     from delivery.watch.waiting import Doors  # noqa: PLC0415  see above
 
-    with places(out, url, kafka, kafka_config, client) as at:
-        rows = read_rows(at.catalog)
+    with (
+        places(out, url, kafka, kafka_config, client) as at,
+        rows_of(at.catalog, databases) as (catalog, rows),
+    ):
         tallies = Tallies()
-        tallies.look(at.catalog, rows)
+        tallies.look(catalog, rows)
         doors = Doors(at.client) if at.client is not None else None
         settings = settings_in(rows, doors)
         found = guarantee(rows, doors, tallies, settings, window_ms=window)
-        where = at.catalog.store.url
+        where = catalog.store.url
     out.result("\n".join(_lines(found)), {"catalog": where} | found.document())
     if found.state == "degraded":
         raise click.exceptions.Exit(_DEGRADED)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from delivery.cli.durations import DURATION
-from delivery.cli.output import Output, verb
+from delivery.cli.output import Output, databases_option, verb
 from delivery.cli.tables import ago, number, paragraph, table, wide
 from delivery.cli.watching import places, watching_options
 
@@ -34,6 +34,7 @@ _LATE_MS = 10_000
 @click.option(
     "--late", type=DURATION, default=_LATE_MS, help="What is younger holds nobody up; 10s."
 )
+@databases_option
 @verb
 def command(
     out: Output,
@@ -45,6 +46,7 @@ def command(
     stage: str | None,
     lanes: bool,
     late: int,
+    databases: tuple[str, ...],
 ) -> None:
     """Say how many records wait for each stage of the catalog at URL, and since when.
 
@@ -52,21 +54,23 @@ def command(
     seals that are not acknowledged (pending) and the age of the oldest of them, and the age of the
     last seal. Then the stage that holds things up, if one does. Ages of records that no stage made
     are those of their timestamps. Without --kafka a stage that reads what strangers write is
-    unknown: "-".
+    unknown: "-", and so is a receiver whose database is not here.
     """
     from delivery.operate.opening import chosen  # noqa: PLC0415  keeps --help light
     from delivery.watch.lag import lag  # noqa: PLC0415  see above
-    from delivery.watch.rows import read_rows  # noqa: PLC0415  see above
+    from delivery.watch.rows import rows_of  # noqa: PLC0415  see above
     from delivery.watch.waiting import Doors  # noqa: PLC0415  see above
 
-    with places(out, url, kafka, kafka_config, client) as at:
+    with (
+        places(out, url, kafka, kafka_config, client) as at,
+        rows_of(at.catalog, databases) as (catalog, rows),
+    ):
         if stage is not None:
-            chosen(at.catalog, stage)
-        rows = read_rows(at.catalog)
+            chosen(catalog, stage)
         doors = Doors(at.client) if at.client is not None else None
         now_ms = time.time_ns() // 1_000_000
-        found = lag(at.catalog, rows, doors, now_ms, late_ms=late)
-        where = at.catalog.store.url
+        found = lag(catalog, rows, doors, now_ms, late_ms=late)
+        where = catalog.store.url
     if stage is not None:
         found = found.only(stage)
     text = "\n".join(_lines(found, now_ms, lanes=lanes))

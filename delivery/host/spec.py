@@ -1,7 +1,7 @@
 """What a stage is, as every process that runs lanes of it is told.
 
 What it is: `StageSpec` and `Plan`, frozen and picklable, how lanes are named, windows as users say
-them, and `rooted`, by which a plan means the same everywhere.
+them, `rooted`, by which a plan means the same everywhere, and `there_is`, for mistyped topics.
 What it must not know: Spark, clients, catalogs.
 
 Invariants:
@@ -12,9 +12,10 @@ Invariants:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -299,6 +300,18 @@ def rooted(plan: Plan) -> Plan:
     home = plan.home and _absolute(plan.home)  # none said, or "": none that is shared
     stages = tuple(map(_rooted, plan.stages))
     return replace(plan, catalog=_rooted_url(plan.catalog), home=home, stages=stages)
+
+
+def there_is(name: str, names: Iterable[str], *, like: float = 0.6) -> str:
+    """Say which names there are that a mistyped one may have been meant for; "": none.
+
+    Args:
+        name: the one that is not there.
+        names: those that are.
+        like: how alike they have to be, at most 1.
+    """
+    found = get_close_matches(name, names, cutoff=like)
+    return f" (there is {', '.join(found)})" if found else ""
 
 
 def _rooted(spec: StageSpec) -> StageSpec:

@@ -10,7 +10,8 @@ Invariants:
     A stage that begins behind the latest record has the starting frontiers of all partitions
     appended BEFORE one of its records is read, so that no restart can skip what came in between.
     A catalog that is older than what its own lanes have sent, or another one than they ran with, is
-    refused before any lane runs; so is a stage that may be another one under a new name.
+    refused before any lane runs; so is a stage that may be another one under a new name. One that is
+    not there is refused before it is made: its URL may be mistyped.
     A partition that appears after that begins at its first offset.
 """
 
@@ -19,20 +20,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from difflib import get_close_matches
 
 from dedup.catalog.catalog import Catalog
-from dedup.catalog.open import open_catalog
+from dedup.catalog.memory import MemoryStore
+from dedup.catalog.open import open_catalog, without_user
 from dedup.catalog.store import Store
 from dedup.errors import InvalidUsage
 from delivery.host.outdated import refuse_outdated
 from delivery.host.renamed import declared, refuse_renamed
-from delivery.host.spec import Plan, StageSpec
+from delivery.host.spec import Plan, StageSpec, there_is
 from delivery.host.worker import Worker
 from delivery.kafka.opening import open_client
 from delivery.kafka.port import Client, Topic, TopicSettings, awaited
 from delivery.life.guard import refuse_at_rest
 from delivery.naming import BY_PLACE
+from delivery.operate.opening import present
 from delivery.wrap.positions import lane_of
 
 __all__ = ["REKEYED_PARTITIONS", "prepare", "remind", "topics_of"]
@@ -59,6 +61,7 @@ def prepare(plan: Plan, *, create_topics: bool = False) -> dict[str, Topic]:
     """
     with open_client(plan.kafka, plan.options, plan.client, LOG.warning) as client:
         found = _looked(client, plan.stages, create=create_topics)
+        _refuse_unknown(client, plan, found)
         # Before the first topic is made: where the catalog cannot be used, nothing is.
         with closing(open_catalog(plan.catalog).store) as store:
             topics = _made(client, plan.stages, found, create=create_topics)
@@ -75,6 +78,24 @@ def prepare(plan: Plan, *, create_topics: bool = False) -> dict[str, Topic]:
                     spec, {source: ends[spec.name].at(source) or 0 for source in last_first}
                 )
     return topics
+
+
+def _refuse_unknown(client: Client, plan: Plan, found: Mapping[str, Topic]) -> None:
+    """Refuse a catalog that is not there where stages have run with another one.
+
+    SUBTLE: nothing is made and nothing deleted again: a file of that name may come meanwhile, and
+    be somebody else's.
+    """
+    catalog = present(plan.catalog)
+    if catalog is not None:
+        catalog.store.close()
+        return
+    empty = MemoryStore()
+    empty.url = without_user(plan.catalog)
+    for spec in plan.stages:
+        if spec.reads in found:
+            lanes = [spec.lane(source) for source in found[spec.reads].sources]
+            refuse_outdated(Catalog(empty), client, lanes, spec.kafka_topics)
 
 
 def _refused(
@@ -201,5 +222,4 @@ def _missing(client: Client, name: str, stages: Sequence[StageSpec]) -> str:
     """Say who wants a topic that is missing, and which ones there are that look like it."""
     reads = [spec.name for spec in stages if spec.reads == name]
     who = f"{name} is what stage {reads[0]} reads" if reads else f"{name} is an output"
-    like = get_close_matches(name, client.names())
-    return f"{who} (there is {', '.join(like)})" if like else who
+    return who + there_is(name, client.names())

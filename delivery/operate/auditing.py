@@ -13,7 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from dedup.errors import Unavailable
 from delivery.checker import Finding
 from delivery.checker.columns import Bucket
 from delivery.naming import id_from
+from delivery.operate.databases import Kept
 from delivery.operate.gathering import Gathering
 from delivery.operate.logs import Cluster
 from delivery.operate.proved import bucket_document
@@ -55,6 +56,8 @@ class Audited:
         buckets: running digests of what was proved now, by lane and time of the seals.
         next: what the next audit may begin with.
         ranges: of lanes of which only a part was asked about, which, as plain data.
+        given_up: of proved lanes, what they have read of topics that are gone for good, in words: it
+            is believed.
     """
 
     findings: tuple[Finding, ...]
@@ -69,6 +72,7 @@ class Audited:
     buckets: Mapping[str, Mapping[int, Bucket]] = field(default_factory=dict)
     next: Proved = field(default_factory=Proved)
     ranges: tuple[dict[str, Any], ...] = ()
+    given_up: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def verdict(self) -> str:
@@ -88,6 +92,7 @@ class Audited:
             "proved": dict(self.proved),
             "unproved": dict(self.unproved),
             "ranges": list(self.ranges),
+            "given_up": dict(self.given_up),
             "looked_closer": [
                 {"lane": lane, "why": why} for lane, why in self.looked_closer.items()
             ],
@@ -109,6 +114,7 @@ def audit(
     report: Report = silent,
     *,
     proved: Proved | None = None,
+    kept: Mapping[str, Kept] | None = None,
 ) -> Audited:
     """Prove that every input of some lanes has one effect, and every output a sealed origin.
 
@@ -119,6 +125,7 @@ def audit(
         terms: what only the operator knows.
         report: is told what is done.
         proved: what was proved before; only what came since is looked at. None: everything is.
+        kept: lanes of users' databases, as far as it was tried to read them.
 
     Raises:
         Unavailable: Kafka or the catalog does not answer, or the catalog is collected or restored
@@ -129,7 +136,9 @@ def audit(
         id_from(way)
     lanes = list(lanes)
     for _ in range(READS_MAX):
-        found = _Auditing(catalog, cluster, terms, report).audit(lanes, proved or Proved())
+        found = _Auditing(catalog, cluster, terms, report, kept or {}).audit(
+            lanes, proved or Proved()
+        )
         if found is not None:
             return found
     raise Unavailable(
@@ -143,9 +152,16 @@ def audit(
 class _Auditing:
     """One try: rows first, then topics."""
 
-    def __init__(self, catalog: Catalog, cluster: Cluster, terms: Terms, report: Report) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        cluster: Cluster,
+        terms: Terms,
+        report: Report,
+        kept: Mapping[str, Kept],
+    ) -> None:
         self._stand = Stand(catalog, cluster)
-        self._terms, self._report = terms, report
+        self._terms, self._report, self._kept = terms, report, kept
         self._unproved: dict[str, str] = {}
         self._ranged = Ranged()
 
@@ -195,6 +211,7 @@ class _Auditing:
             },
             next=given if self._terms.ranged else proving.next(),
             ranges=self._documents(),
+            given_up={lane: why for lane, why in self._given_up() if lane in names},
         )
 
     def _in_range(self, lanes: Sequence[str], before: Proved) -> tuple[Sequence[str], Proved]:
@@ -203,6 +220,15 @@ class _Auditing:
         self._ranged = ranged(self._stand, lanes, terms.since_ms, terms.until_ms, terms.offsets)
         self._unproved |= self._ranged.unproved
         return self._ranged.lanes, Proved(self._ranged.bases, before.named)
+
+    def _given_up(self) -> Iterator[tuple[str, str]]:
+        for lane, found in self._stand.given_up.items():
+            ends = ", ".join(f"{s.topic.hex()}/{s.partition} below {at}" for s, at in found.items())
+            why = (
+                f"what it had read of a topic that was deleted and given up ({ends}) is nowhere to be "
+                "read again, and is believed; everything since is proved"
+            )
+            yield lane, why
 
     def _documents(self) -> tuple[dict[str, Any], ...]:
         names = self._stand.cluster.names()
@@ -214,6 +240,12 @@ class _Auditing:
         if row is None:
             return True  # the checker says what is wrong with it
         base, span = before.bases.get(lane), self._ranged.spans.get(lane)
+        kept = self._kept.get(lane)
+        if kept is not None and kept.unread is not None:
+            self._unproved[lane] = (
+                f"its user's database {kept.database} was not read: {kept.unread}"
+            )
+            return False
         why = self._stand.reach.why_not(lane, row, base, before.positions, span)
         if why is not None:
             self._unproved[lane] = why

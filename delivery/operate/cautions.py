@@ -14,13 +14,13 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
 
 from delivery.api import Delivery
-from delivery.host.spec import StageSpec
+from delivery.host.spec import StageSpec, there_is
 from delivery.naming import BY_PLACE
 
 __all__ = ["Caution", "of_pipeline", "of_stage"]
@@ -47,6 +47,9 @@ _OUTSIDE = {
     *("boto3", "botocore", "psycopg", "psycopg2", "sqlite3", "redis", "pymongo", "confluent_kafka"),
 }
 _HOUR_MS = 3_600_000
+#: How alike a topic that nobody makes and one that nobody reads are if one of them is mistyped:
+#: orders and orders.priced are not.
+LIKE_MIN = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,7 @@ def of_pipeline(delivery: Delivery) -> Iterator[Caution]:
             f"{', '.join(round_)} read what is made of what they write: unless their code ends it, a "
             "record goes round for ever",
         )
+    yield from _mistyped(delivery.stages)
     if delivery.home == "":
         yield Caution(
             "",
@@ -90,6 +94,24 @@ def of_pipeline(delivery: Delivery) -> Iterator[Caution]:
             'home="" keeps indexes of lanes in each process alone: every one that starts makes them '
             "anew from the catalog; leave it out, and hosts keep them",
         )
+
+
+def _mistyped(stages: Sequence[StageSpec]) -> Iterator[Caution]:
+    """Yield inputs that nobody makes and that look like an output that nobody reads."""
+    made = {name for spec in stages for name in spec.kafka_topics}
+    for spec in stages:
+        if spec.reads in made:
+            continue
+        others = {name for one in stages if one is not spec for name in one.writes}
+        unread = sorted(others - {one.reads for one in stages})
+        like = there_is(spec.reads, unread, like=LIKE_MIN)
+        if like:
+            yield Caution(
+                spec.name,
+                "input",
+                f"it reads {spec.reads}, which no stage here writes{like}, which none reads: mend the "
+                "name if they are to be one, or the stage gets nothing of it",
+            )
 
 
 def _goes_round(spec: StageSpec, stages: Iterable[StageSpec]) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from dedup.catalog.catalog import Catalog, segment_place
@@ -71,8 +71,8 @@ class Lane:
 
     Attributes:
         lane: its name, and `pipeline`, `stage`, `reads`, the parts of it.
-        database: path of the user's database that keeps it; None: the catalog does. All else is
-            then what the catalog remembers of it.
+        database: path of the user's database that keeps it; None: the catalog does. If it is not
+            read, all else is what the catalog remembers of it.
         incarnation: of its head, in hex; `incarnations`: how many it has had.
         seq, acknowledged, collected: the last seal, and up to where its outputs are delivered, and
             may have been deleted.
@@ -135,8 +135,19 @@ class Lane:
         return asdict(self) | {"segments": self.segments, "size": self.size}
 
 
-def inspect(catalog: Catalog, lanes: Iterable[str], now_ms: int) -> Iterator[Lane]:
+def inspect(
+    catalog: Catalog,
+    lanes: Iterable[str],
+    now_ms: int,
+    databases: Mapping[str, str] | None = None,
+) -> Iterator[Lane]:
     """Yield how lanes stand, as they are read.
+
+    Args:
+        catalog: it is only read.
+        lanes: which.
+        now_ms: the time that ages are measured at.
+        databases: of lanes that are read in users' databases, which these are.
 
     Raises:
         Unavailable: segments of a lane came and went faster than they could be read.
@@ -145,7 +156,8 @@ def inspect(catalog: Catalog, lanes: Iterable[str], now_ms: int) -> Iterator[Lan
     for lane in lanes:
         row = catalog.load(lane)
         if row is not None:
-            yield _lane(catalog, lane, row, names, now_ms)
+            found = _lane(catalog, lane, row, names, now_ms)
+            yield replace(found, database=(databases or {}).get(lane, found.database))
 
 
 def topic_names(catalog: Catalog) -> dict[bytes, str]:

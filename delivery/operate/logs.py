@@ -6,6 +6,7 @@ What it must not know: what is looked for in them.
 Invariants:
     A topic is told by its identity; one that was deleted and created again is another one.
     A range is read to a position: holes in it are no loss.
+    A topic that is gone is an empty log that ends where it was read, for whoever says that it is.
 """
 
 from __future__ import annotations
@@ -36,6 +37,17 @@ class Cluster:
         self._client = client
         self._report = report
         self._topics: dict[TopicId, Topic] | None = None
+        self._gone: dict[Source, int] = {}
+
+    def with_gone(self, ends: Mapping[Source, int]) -> Cluster:
+        """Return the same cluster with topics that it has no more: nothing up to these offsets."""
+        found = Cluster(self._client, self._report)
+        found._topics = dict(self.topics())
+        found._gone = dict(ends)
+        for identity in {source.topic for source in ends}:
+            count = 1 + max(source.partition for source in ends if source.topic == identity)
+            found._topics[identity] = Topic(name=identity.hex(), id=identity, partitions=count)
+        return found
 
     def topic(self, name: str) -> Topic:
         """Return a topic as it is now.
@@ -67,6 +79,9 @@ class Cluster:
 
     def bounds(self, topic: Topic) -> Bounds:
         """Return what a topic's log holds just now."""
+        if any(source in self._gone for source in topic.sources):
+            ends = Frontier.of((source, self._gone.get(source, 0)) for source in topic.sources)
+            return Bounds(low=ends, high=ends)
         return self._client.bounds(topic.name, topic.sources)
 
     def at_time(self, topic: Topic, source: Source, time_ms: int) -> int:
@@ -80,6 +95,8 @@ class Cluster:
         Raises:
             Unavailable: nothing came for `STALL_SECONDS_MAX`.
         """
+        if any(source in self._gone for source in topic.sources):
+            return
         starts, ends, count = dict(low), dict(high), 0
         done, total = 0, sum(max(0, ends.get(source, at) - at) for source, at in starts.items())
         ranges = read_ranges(

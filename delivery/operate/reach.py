@@ -147,10 +147,13 @@ class Reach:
     Args:
         catalog: the catalog as it stood.
         cluster: the topics; their bounds are asked for once.
+        given_up: partitions of topics that are gone, and that lanes read no more.
     """
 
-    def __init__(self, catalog: Catalog, cluster: Cluster) -> None:
-        self._catalog, self._cluster = catalog, cluster
+    def __init__(
+        self, catalog: Catalog, cluster: Cluster, given_up: frozenset[Source] = frozenset()
+    ) -> None:
+        self._catalog, self._cluster, self._given_up = catalog, cluster, given_up
         self._bounds: dict[TopicId, Bounds] = {}
 
     def bounds(self, topic: TopicId) -> Bounds:
@@ -178,17 +181,43 @@ class Reach:
         """
         database = database_of(row.head)
         if database is not None:
-            return f"it is kept in {database}, which only its receiver opens"
+            return f"it is kept in its user's database {database}, which was not read"
         names = {identity: name for name, identity in row.head.topics}
         missing = [t for t in topics_of(row) if t not in self._cluster.topics()]
         if missing:
             words = ", ".join(names.get(identity, identity.hex()) for identity in missing)
             return (
                 f"there is no topic {words} of the identity it knows: it was deleted, or the sink is "
-                "none of this Kafka"
+                "none of this Kafka; if it was deleted and created again on purpose, say `delivery "
+                "stage accept-topic`, and what comes then can be proved"
             )
+        bygone = self._bygone(lane, row)
+        if bygone is not None:
+            return bygone
         end = span.end if span is not None else row.head.frontier
         return next(self._gone(lane, row, base, positions, end), None)
+
+    def _bygone(self, lane: str, row: LaneRow) -> str | None:
+        """Say which seals that are kept have read what was given up; None: none."""
+        if not any(source in self._given_up for source, _ in row.head.frontier):
+            return None
+        kept = [
+            seal.ref.seq
+            for incarnation, first, last in row.head.runs(0, row.head.ref.seq)
+            for seal in readable_seals(self._catalog, lane, incarnation, first, last)
+            if any(
+                source in self._given_up and (seal.end.at(source) or at) > at
+                for source, at in seal.start
+            )
+        ]
+        if not kept:
+            return None
+        return (
+            f"seals {kept[0]} to {kept[-1]} have read a topic that was deleted and given up since, so "
+            "that nothing is there to hold them against: once they are acknowledged, let go of them "
+            "with `delivery catalog compact --keep-entries 0s --yes`, or say with --offsets or "
+            "--since what came after"
+        )
 
     def _gone(
         self,
@@ -201,6 +230,8 @@ class Reach:
         made = begun(self._catalog, lane, row)
         names = self._cluster.names()
         for source, end in ends:
+            if source in self._given_up:
+                continue  # there is nothing of it, which is said
             low = self.bounds(source.topic).low.at(source) or 0
             start = (made.start.at(source) if made is not None else None) or 0
             if base is not None:

@@ -1,6 +1,7 @@
 """How a catalog and its topics stood when an audit began.
 
-What it is: `Stand`: heads and lists of one moment, receivers first, and what was sealed since.
+What it is: `Stand`: heads and lists of one moment, receivers first, and what was sealed since;
+`given_up`, what of a row is of topics that are gone for good.
 What it must not know: what is proved of it.
 
 Invariants:
@@ -13,13 +14,13 @@ from __future__ import annotations
 from dedup.backup import downstream_first
 from dedup.catalog.catalog import Catalog
 from dedup.errors import Corrupt
-from dedup.model import LaneRow
+from dedup.model import LaneRow, Source
 from delivery.operate.logs import Cluster
 from delivery.operate.reach import Reach
 from delivery.operate.snapshot import Snapshot
 from delivery.protocol.senders import Mark
 
-__all__ = ["Stand"]
+__all__ = ["Stand", "given_up"]
 
 
 class Stand:
@@ -37,10 +38,20 @@ class Stand:
             every = sorted(catalog.lanes())  # the checker says what is wrong
         self.snapshot = Snapshot(catalog.store, every)
         self.catalog = Catalog(self.snapshot)
-        self.cluster = cluster
         #: None: it cannot be read.
         self.rows: dict[str, LaneRow | None] = {lane: self._row(lane) for lane in every}
-        self.reach = Reach(self.catalog, cluster)
+        #: What lanes have read of topics that were given up: nothing is there to hold it against.
+        self.given_up: dict[str, dict[Source, int]] = {
+            lane: found
+            for lane, row in self.rows.items()
+            if row is not None and (found := given_up(row, cluster))
+        }
+        ends: dict[Source, int] = {}
+        for found in self.given_up.values():
+            # A lane that had read less of it owes nothing: there is nothing to read.
+            ends |= {s: min(at, ends.get(s, at)) for s, at in found.items()}
+        self.cluster = cluster.with_gone(ends) if ends else cluster
+        self.reach = Reach(self.catalog, self.cluster, frozenset(ends))
         self._since: dict[str, tuple[int, int] | None] = {}
 
     @property
@@ -77,3 +88,17 @@ class Stand:
             return self.catalog.load(lane)
         except Corrupt:
             return None
+
+
+def given_up(row: LaneRow, cluster: Cluster) -> dict[Source, int]:
+    """Return up to where a lane has read topics that are gone, and that it reads no more.
+
+    `delivery stage accept-topic` lets a lane know another topic by that name, and lets go of the
+    seals of before.
+    """
+    reads = {identity for _, identity in row.head.topics}
+    return {
+        source: offset
+        for source, offset in row.head.frontier
+        if source.topic not in reads and source.topic not in cluster.topics()
+    }

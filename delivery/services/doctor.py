@@ -184,6 +184,10 @@ def _fitting(check: str, version: str, name: str) -> Finding:
     made = next(pin.version for pin in pins(Tree.SPARK_KAFKA) if pin.artifact == _CONNECTOR)
     if name != "pyspark" or version == made:
         return Finding(check=check, verdict=Verdict.OK, found=version)
+    if version.split(".")[:2] == made.split(".")[:2]:
+        # Releases that differ in the last number only go together.
+        found = f"{version}, with Kafka connector jars of {made}"
+        return Finding(check=check, verdict=Verdict.OK, found=found)
     return Finding(
         check=check,
         verdict=Verdict.NOTE,

@@ -23,7 +23,7 @@ from delivery.watch.brokers import Brokers, Seen
 from delivery.watch.exposition import Samples
 from delivery.watch.guarantee import State, guarantee
 from delivery.watch.lag import LaneLag, StageLag, lag
-from delivery.watch.rows import Rows, StageRows, read_rows
+from delivery.watch.rows import Rows, StageRows, rows_of
 from delivery.watch.tally import VERDICTS, Histogram, Tallies
 
 __all__ = ["Collector"]
@@ -75,11 +75,11 @@ class Collector:
             if self._catalog is None:
                 self._catalog = self._open_catalog()
             # SUBTLE: rows FIRST, bounds AFTER: a lane that moves meanwhile is never ahead of its log.
-            rows = read_rows(self._catalog)
-            seen = self._brokers.ask(rows) if self._brokers is not None else None
-            if self._brokers is not None:
-                found.add("delivery_up", int(seen is not None), of="kafka")
-            self._add(found, self._catalog, rows, seen)
+            with rows_of(self._catalog) as (catalog, rows):
+                seen = self._brokers.ask(rows) if self._brokers is not None else None
+                if self._brokers is not None:
+                    found.add("delivery_up", int(seen is not None), of="kafka")
+                self._add(found, catalog, rows, seen)
         except DeliveryError:
             # It is down, which is a sample of its own; the next look opens it anew.
             if self._catalog is not None:

@@ -154,6 +154,7 @@ def guarantee(
             one,
             doors,
             settings,
+            rows.unread,
             [
                 *_conflicts(one, tallies),
                 *_unnamed(one, tallies, window_ms),
@@ -174,9 +175,10 @@ def _stage(
     stage: StageRows,
     doors: Doors | None,
     settings: Mapping[str, Mapping[str, str]],
+    unread: Mapping[str, str],
     sealed: Iterable[Reason],
 ) -> StageGuarantee:
-    reasons = [*sealed, *_elsewhere(stage)]
+    reasons = [*sealed, *_elsewhere(stage, unread)]
     if doors is None:
         reasons.append(
             Reason(
@@ -259,7 +261,7 @@ def _grown(
         )
 
 
-def _elsewhere(stage: StageRows) -> Iterator[Reason]:
+def _elsewhere(stage: StageRows, unread: Mapping[str, str]) -> Iterator[Reason]:
     for lane, row in stage.lanes.items():
         database = database_of(row.head)
         if database is not None:
@@ -269,7 +271,7 @@ def _elsewhere(stage: StageRows) -> Iterator[Reason]:
                 since_ms=None,
                 text=f"it is kept in its user's database {database}, and only what the catalog "
                 "remembers of it is known",
-                advice="look at it with the receiver that has this database open",
+                advice=unread.get(lane, "run this where that database lies"),
             )
 
 

@@ -23,7 +23,7 @@ from delivery.watch.filters import Health, filters
 from delivery.watch.guarantee import Guarantee, guarantee, settings_in
 from delivery.watch.history import History, history
 from delivery.watch.lag import Lag, lag
-from delivery.watch.rows import StageRows, read_rows
+from delivery.watch.rows import Rows, StageRows, rows_of
 from delivery.watch.tally import Tallies
 from delivery.watch.waiting import Doors
 
@@ -64,7 +64,20 @@ def observe(
         home: this host's directory of indexes; None: filters are left out.
         report: is told how far it is.
     """
-    rows = read_rows(catalog)
+    with rows_of(catalog) as (whole, rows):
+        return _observe(whole, rows, client, now_ms, since_ms=since_ms, home=home, report=report)
+
+
+def _observe(
+    catalog: Catalog,
+    rows: Rows,
+    client: Client | None,
+    now_ms: int,
+    *,
+    since_ms: int,
+    home: Path | None,
+    report: Report,
+) -> Observed:
     doors = Doors(client) if client is not None else None
     tallies = Tallies()
     tallies.look(catalog, rows)

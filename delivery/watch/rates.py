@@ -19,7 +19,7 @@ from dedup.catalog.catalog import Catalog
 from delivery.kafka.port import Client
 from delivery.watch.guarantee import guarantee, settings_in
 from delivery.watch.lag import Holdup, lag
-from delivery.watch.rows import Rows, StageRows, read_rows
+from delivery.watch.rows import Rows, StageRows, rows_of
 from delivery.watch.tally import VERDICTS, Tallies
 from delivery.watch.waiting import Doors
 
@@ -96,15 +96,18 @@ class Rates:
         Raises:
             Unavailable: catalog or Kafka does not answer; it may be called again.
         """
-        rows = read_rows(self._catalog)
+        with rows_of(self._catalog) as (catalog, rows):
+            return self._look(catalog, rows, now_ms)
+
+    def _look(self, catalog: Catalog, rows: Rows, now_ms: int) -> Screen:
         doors = Doors(self._client) if self._client is not None else None
-        self._tallies.look(self._catalog, rows)
+        self._tallies.look(catalog, rows)
         now = time.monotonic()
         sums = {one.name: self._sum(rows, one.name) for one in rows.stages}
         letters = {one.name: self._letters(one) for one in rows.stages}
         before, self._before = self._before, (now, sums)
         seconds = None if before is None else max(now - before[0], 1e-3)
-        late = lag(self._catalog, rows, doors, now_ms)
+        late = lag(catalog, rows, doors, now_ms)
         judged = guarantee(rows, doors, self._tallies, self._settings_of(rows, doors))
         states = {one.name: one.state.value for one in judged.stages}
         found = []

@@ -1,23 +1,25 @@
 """The head rows of a catalog, by stage, in the order in which records flow through them.
 
-What it is: `Rows`, one read of every lane's row, and `StageRows`.
+What it is: `Rows`, one read of every lane's row, and `StageRows`; `rows_of`, which reads those of
+lanes in users' databases there.
 What it must not know: entries, chunks, Kafka, clocks.
 
 Invariants:
-    One row a lane is read, whatever the lane holds.
+    One row a lane is read, whatever the lane holds; two where receivers keep lanes in databases.
     A stage stands behind those that write what it reads; in a circle, by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 from dedup.catalog.catalog import Catalog
 from dedup.model import LaneRow, TopicId
 from delivery.operate.opening import database_of, name_of
 
-__all__ = ["Rows", "StageRows", "read_rows"]
+__all__ = ["Rows", "StageRows", "read_rows", "rows_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,15 +60,47 @@ class StageRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """All of them."""
+    """All of them.
+
+    Attributes:
+        lanes: the rows, by lane.
+        stages: their stages.
+        names: of topics, by identity.
+        unread: lanes of users' databases that were not read, and why not.
+    """
 
     lanes: Mapping[str, LaneRow]
     stages: tuple[StageRows, ...]
     names: Mapping[bytes, str]
+    unread: Mapping[str, str] = field(default_factory=dict)
 
     def topic(self, identity: TopicId) -> str:
         """Return a topic's name where a lane of the catalog reads it, else its identity in hex."""
         return self.names.get(identity, identity.hex())
+
+
+@contextmanager
+def rows_of(catalog: Catalog, files: Sequence[str] = ()) -> Iterator[tuple[Catalog, Rows]]:
+    """Give the rows of all lanes, those of users' databases too, and a catalog that has these.
+
+    Args:
+        catalog: it is only read.
+        files: databases that are somewhere else than where it remembers them, or copies of them.
+
+    Raises:
+        InvalidUsage: one of `files` keeps no lane of this catalog.
+    """
+    rows = read_rows(catalog)
+    if not files and all(database_of(row.head) is None for row in rows.lanes.values()):
+        yield catalog, rows
+        return
+    from delivery.operate.databases import (  # noqa: PLC0415  receivers serve metrics themselves
+        with_databases,
+    )
+
+    with with_databases(catalog, files) as (whole, kept):
+        unread = {lane: one.unread for lane, one in kept.items() if one.unread is not None}
+        yield whole, replace(read_rows(whole), unread=unread)
 
 
 def read_rows(catalog: Catalog, lanes: Iterable[str] | None = None) -> Rows:

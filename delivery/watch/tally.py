@@ -118,10 +118,10 @@ class Tallies:
     def look(self, catalog: Catalog, rows: Rows) -> None:
         """Read on up to the heads of these rows."""
         for lane, row in rows.lanes.items():
-            tally = self.lanes.get(lane)
-            first = tally is None
-            if tally is None:
-                tally = self.lanes[lane] = Tally()
+            tally = self.lanes.setdefault(lane, Tally())
+            if lane in rows.unread:
+                continue  # its seals are in a database, and its row only says where it began
+            first = lane not in self._read
             if not self._read.get(lane, (None, 0))[1]:
                 tally.begun_ms, tally.first_ms = _beginning(catalog, lane, row)
             head = row.head.ref

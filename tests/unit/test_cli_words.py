@@ -107,7 +107,10 @@ def test_doctor_finds_a_directory_that_takes_no_files() -> None:
 def test_doctor_says_which_spark_the_jars_are_made_for() -> None:
     made = doctor._fitting("driver pyspark", "4.2.0", "pyspark")
     assert made.verdict is doctor.Verdict.OK
-    newer = doctor._fitting("driver pyspark", "4.2.1", "pyspark")
+    mended = doctor._fitting("driver pyspark", "4.2.1", "pyspark")
+    assert (mended.verdict, mended.advice) == (doctor.Verdict.OK, made.advice)
+    assert "jars of 4.2.0" in mended.found
+    newer = doctor._fitting("driver pyspark", "4.3.0", "pyspark")
     assert newer.verdict is doctor.Verdict.NOTE
     assert "pyspark==4.2.0" in newer.advice
     assert doctor._fitting("driver click", "8.0", "click").verdict is doctor.Verdict.OK

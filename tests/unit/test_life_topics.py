@@ -7,9 +7,12 @@ import pytest
 from dedup.catalog.memory import MemoryStore
 from dedup.errors import InvalidUsage
 from delivery.life.accept import accept_topic
+from delivery.operate.auditing import Audited, Terms, audit
+from delivery.operate.logs import Cluster
 from delivery.operate.verification import verify
 from tests.unit.house import LANE, House
 from tests.unit.life_kit import hands, killed_everywhere
+from tests.unit.memory_kafka import MemoryClient
 from tests.unit.operate_kit import SECOND, chained
 from tests.unit.test_life import finish, owing
 
@@ -90,3 +93,49 @@ def test_a_dry_run_says_what_is_lost(house):
     with house.untouched():
         change = accept_topic(hands(house), "out")
     assert any("1 offset delivered to the old topic" in text for text in change.means)
+
+
+# What can be proved then ---------------------------------------------------------------------------
+
+
+def audited(house: House) -> Audited:
+    catalog, cluster = house.catalog(), Cluster(MemoryClient(house.broker))
+    return audit(catalog, cluster, list(catalog.lanes()), Terms(finished=True))
+
+
+@pytest.mark.parametrize("topic", ["in", "out"])
+def test_what_comes_after_a_topic_was_accepted_is_proved(house, topic):
+    """What was read of the old one is believed, and said to be: it is there no more."""
+    house.broker.create(topic)
+    unproved = audited(house)
+    assert unproved.verdict == "unproved"
+    assert all("accept-topic" in why for why in unproved.unproved.values())
+    accept_topic(hands(house), topic, perform=True)
+    house.write("new-1", "r0-1", "new-2")
+    finish(house)
+    found = audited(house)
+    assert (found.findings, found.unproved, found.verdict) == ((), {}, "exact")
+    reader = LANE if topic == "in" else SECOND
+    assert set(found.given_up) == {reader}
+    assert "believed" in found.given_up[reader]
+    assert set(found.proved) == {LANE, SECOND}
+
+
+def test_what_is_wrong_after_a_topic_was_accepted_is_found(house):
+    house.broker.create("in")
+    accept_topic(hands(house), "in", perform=True)
+    house.write("new-1", "new-2")
+    finish(house)
+    house.broker.append(house.source("end"), house.sent("in")[0])
+    assert audited(house).verdict == "broken"
+
+
+def test_seals_that_read_the_old_topic_and_are_kept_are_not_proved():
+    """They are owed: nobody lets go of them before they are delivered."""
+    house = House(MemoryStore(), inline_bytes_max=0)
+    owing(house)
+    house.broker.create("in")
+    accept_topic(hands(house), "in", perform=True)
+    found = audited(house)
+    assert "have read a topic that was deleted" in found.unproved[LANE]
+    assert "--keep-entries" in found.unproved[LANE]

@@ -11,7 +11,8 @@ from dedup.backup import renewed
 from dedup.catalog.memory import MemoryStore
 from dedup.catalog.open import open_catalog
 from dedup.errors import InvalidUsage
-from delivery.host import outdated
+from delivery import Delivery
+from delivery.host import outdated, starting
 from delivery.host.outdated import refuse_outdated
 from delivery.operate.accepting import accept, let_begin, may_begin
 from delivery.protocol import messages as m
@@ -19,6 +20,7 @@ from delivery.protocol.rest import Kind, Rest
 from tests.unit.house import LANE, House
 from tests.unit.memory_kafka import MemoryClient
 from tests.unit.operate_kit import called, document, housed
+from tests.unit.watch_kit import Cluster
 
 
 @pytest.fixture
@@ -284,3 +286,29 @@ def test_the_verb_for_a_stage(tmp_path: Path):
     assert may_begin(catalog, "shop/price.by-id/in-0")
     assert not may_begin(catalog, "shop/other/in-0")
     catalog.store.close()
+
+
+def test_a_start_that_is_refused_makes_no_catalog(
+    house: House, tmp_path: Path, monkeypatch
+) -> None:
+    """A mistyped name leaves nothing behind, and a file that was there is left alone."""
+    house.write("a", "b")
+    house.done(house.runner("shop/cost/in-0"))
+    monkeypatch.setattr(starting, "open_client", lambda *_: Cluster(house.broker))
+    mistyped = tmp_path / "plnat.db"
+    d = Delivery(catalog=f"sqlite:{mistyped}", kafka="localhost:1", pipeline="shop")
+    d.stage(reads="in", writes="out", name="cost", id_from="header:id")(lambda record: record)
+    with pytest.raises(InvalidUsage, match="nothing was read or written") as told:
+        starting.prepare(d.plan)
+    assert str(mistyped) in told.value.subject
+    said = ("catalog", "accept", d.plan.catalog, "--stage", "shop/cost")
+    assert "there is no catalog yet" in called(*said).stdout
+    called(*said[:-1], "cost", "--yes", code=2)
+    assert list(tmp_path.iterdir()) == []
+    open_catalog(d.plan.catalog).store.close()
+    with pytest.raises(InvalidUsage, match="nothing was read or written"):
+        starting.prepare(d.plan)
+    assert mistyped.is_file(), "it was there before"
+    mistyped.unlink()
+    called(*said, "--yes")
+    starting.prepare(d.plan)

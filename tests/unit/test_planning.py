@@ -234,3 +234,22 @@ def test_a_file_is_planned_and_not_started(file: Path) -> None:
     assert {one["about"] for one in found["warnings"]} == {"catalog", "id_from", "failures"}
     assert "counts twice" in called("plan", str(file)).stdout
     called("plan", str(file.with_name("none.py")), code=2)
+
+
+def test_a_mistyped_topic_between_stages_is_seen_before_the_start() -> None:
+    mistyped, right = shop(), shop()
+    for found, middle in ((mistyped, "orders.prized"), (right, "orders.priced")):
+        found.stage(reads="orders", writes="orders.priced", name="price")(price)
+        found.stage(reads=middle, writes="invoices", name="invoice")(price)
+    (told,) = [one for one in of_pipeline(mistyped) if one.about == "input"]
+    assert told.stage == "invoice"
+    assert "orders.prized" in told.text
+    assert "there is orders.priced" in told.text
+    assert [one for one in of_pipeline(right) if one.about == "input"] == []
+
+
+def test_an_input_from_outside_is_not_taken_for_mistyped() -> None:
+    found = shop()
+    found.stage(reads="orders", writes="orders.priced", name="price")(price)
+    found.stage(reads="orders.raw", writes="orders.clean", name="clean")(price)
+    assert [one for one in of_pipeline(found) if one.about == "input"] == []

@@ -49,7 +49,7 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
 def test_they_are_counted_where_stages_are_listed(house: House) -> None:
     (stage,) = document("stage", "list", house.store.url)["stages"]
     assert stage["dead_letters"] == len(FAILING)
-    title, row = called("stage", "list", house.store.url).stdout.splitlines()
+    title, row, _ = called("stage", "list", house.store.url).stdout.splitlines()
     assert (title.split()[-2:], row.split()[-1]) == (["dead", "letters"], "2")
     said = called("top", house.store.url, *KAFKA, "--times", "1").stdout
     assert "dead letters" in said

@@ -6,6 +6,8 @@ What it is: words around `delivery.operate.accepting`. What it must not know: ho
 from __future__ import annotations
 
 import os
+from contextlib import closing
+from dataclasses import replace
 
 import click
 
@@ -34,18 +36,12 @@ def command(out: Output, *, url: str, stage: str | None, yes: bool) -> None:
     running it again.
     """
     from dedup.model import IDENTITY_BYTES  # noqa: PLC0415  keeps --help light
-    from delivery.operate.accepting import accept, let_begin  # noqa: PLC0415  see above
+    from delivery.operate.accepting import accept  # noqa: PLC0415  see above
     from delivery.operate.opening import opened  # noqa: PLC0415  see above
 
     last = "done" if yes else "nothing was done; --yes does it"
     if stage is not None:
-        with opened(url) as catalog:
-            begins = let_begin(catalog, stage, perform=yes)
-        out.result(
-            f"{stage}: begins here where it is declared to, and knows nothing of what was made of "
-            f"its input before: all that it reads again counts twice\n{last}",
-            begins.document(),
-        )
+        _let_begin(out, url, stage, last, yes=yes)
         return
     with opened(url) as catalog:
         found = accept(catalog, lambda: os.urandom(IDENTITY_BYTES), perform=yes)
@@ -57,3 +53,29 @@ def command(out: Output, *, url: str, stage: str | None, yes: bool) -> None:
     )
     lines.append(last)
     out.result("\n".join(lines), found.document())
+
+
+def _let_begin(out: Output, url: str, stage: str, last: str, *, yes: bool) -> None:
+    """Let a stage begin, in a catalog that is made if it is not there: no start has made it."""
+    from dedup.catalog.catalog import Catalog  # noqa: PLC0415  keeps --help light
+    from dedup.catalog.open import open_catalog, without_user  # noqa: PLC0415  see above
+    from delivery.operate.accepting import let_begin  # noqa: PLC0415  see above
+    from delivery.operate.opening import present  # noqa: PLC0415  see above
+
+    there = present(url)
+    if there is None:
+        let_begin(open_catalog("memory:"), stage)  # a name that is none makes no catalog
+    with closing((there or open_catalog(url if yes else "memory:")).store) as store:
+        begins = let_begin(Catalog(store), stage, perform=yes)
+    if there is None and not yes:
+        begins = replace(begins, catalog=without_user(url))
+    made = (
+        ""
+        if there
+        else f"\n{begins.catalog}: {'it was' if yes else 'there is no catalog yet; one is'} made"
+    )
+    out.result(
+        f"{stage}: begins here where it is declared to, and knows nothing of what was made of "
+        f"its input before: all that it reads again counts twice{made}\n{last}",
+        begins.document(),
+    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from delivery.cli.output import Output, verb
+from delivery.cli.output import Output, databases_option, verb
 from delivery.cli.tables import ago, number, size, table, when, wide
 from delivery.cli.watching import home_option
 
@@ -31,9 +31,16 @@ _TITLES = ("lane", "seq", "ack", "coll", "pending", "frontier", "ids", "segments
 @click.argument("stage", required=False)
 @click.argument("lane", required=False)
 @home_option("with LANE, filters are shown too, and with --json of every lane")
+@databases_option
 @verb
 def command(
-    out: Output, *, url: str, stage: str | None, lane: str | None, home: Path | None
+    out: Output,
+    *,
+    url: str,
+    stage: str | None,
+    lane: str | None,
+    home: Path | None,
+    databases: tuple[str, ...],
 ) -> None:
     """Say how the lanes of the catalog at URL stand; it is only read.
 
@@ -43,14 +50,16 @@ def command(
     bytes, and the age of the last seal. Of LANE, the filters that this host has for it, too.
     """
     from dedup.local.home import home_of  # noqa: PLC0415  keeps --help light
+    from delivery.operate.databases import with_databases  # noqa: PLC0415  see above
     from delivery.operate.lanes import inspect  # noqa: PLC0415  see above
     from delivery.operate.opening import chosen, opened  # noqa: PLC0415  see above
     from delivery.watch.filters import filters  # noqa: PLC0415  see above
 
     found = []
-    with opened(url) as catalog:
+    with opened(url) as plain, with_databases(plain, databases) as (catalog, elsewhere):
         names = chosen(catalog, stage, lane)
-        for one in inspect(catalog, names, time.time_ns() // 1_000_000):
+        told = {name: one.database for name, one in elsewhere.items()}
+        for one in inspect(catalog, names, time.time_ns() // 1_000_000, told):
             found.append(one)
             if len(names) > 1:
                 out.step(f"read {len(found)} of {len(names)} lanes", len(found), len(names))
@@ -60,6 +69,11 @@ def command(
         kept = {} if own is None else {one.lane: one for one in filters(catalog, names, own.root)}
     alone = lane is not None and len(found) == 1
     lines = _story(found[0], kept.get(found[0].lane)) if alone else _table(found)
+    lines += [
+        elsewhere[one.lane].line()
+        for one in found
+        if one.lane in elsewhere and elsewhere[one.lane].unread is not None
+    ]
     out.result(
         "\n".join(lines) or "it holds no lanes yet: no stage ever ran on it",
         {

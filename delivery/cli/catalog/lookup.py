@@ -5,6 +5,8 @@ What it is: words around `delivery.operate.lookup`. What it must not know: how i
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import click
@@ -16,6 +18,10 @@ from delivery.cli.tables import when
 if TYPE_CHECKING:
     from delivery.operate.databases import Kept
     from delivery.operate.lookup import Decision, Maker, Read
+
+_KEPT = {"entry": "in its entry", "list": "in the list", "merged": "in a merged segment"}
+#: How a topic is shown whose name is not known.
+_IDENTITY = re.compile("[0-9a-f]{32}")
 
 
 @click.command(
@@ -69,7 +75,9 @@ def command(
                 "databases": [one.document() for one in told],
             }
             lines = [line for read in reads for line in _read(read, kept.get(read.lane))]
-            out.result("\n".join([*lines, *(one.line() for one in told)]), document)
+            made = [one.topic for read in reads for one in read.outputs or ()]
+            lines += [*(one.line() for one in told), *_unnamed(made)]
+            out.result("\n".join(lines), document)
             return
         record_id = lookup.id_of_hex(hexadecimal) if hexadecimal else named((name or "").encode())
         decisions, makers = lookup.look_up_id(catalog, record_id, lanes)
@@ -83,6 +91,7 @@ def command(
     if unread:
         lines.append("  whether these have is not known:")
         lines += [f"  {one.line()}" for one in unread]
+    lines += _unnamed(one.topic for one in makers)
     document = {
         "catalog": where,
         "id": record_id.hex(),
@@ -93,7 +102,13 @@ def command(
     out.result("\n".join(lines), document)
 
 
-_KEPT = {"entry": "in its entry", "list": "in the list", "merged": "in a merged segment"}
+def _unnamed(topics: Iterable[str]) -> list[str]:
+    """Say where names of topics are, if one is shown by its identity."""
+    if not any(_IDENTITY.fullmatch(topic) for topic in topics):
+        return []
+    return [
+        "a topic by letters and digits is its identity: `delivery stage list … --kafka` names it"
+    ]
 
 
 def _decision(one: Decision) -> list[str]:
