@@ -23,6 +23,7 @@ import xxhash
 from dedup.catalog.open import refuse_malformed
 from dedup.errors import InvalidUsage
 from dedup.filters import Filters
+from delivery.declared import declare_outputs
 from delivery.host.spec import Conflicts, Plan, StageSpec, window_ms
 from delivery.life.lives import Lives
 from delivery.naming import IdFrom
@@ -135,7 +136,7 @@ class Delivery(Ends, Lives):
         code: str | None = None,
         deterministic: bool = False,
     ) -> Callable[[_Call], _Call]:
-        """Declare a function a stage.
+        """Declare a function a stage: a record in; None, an output, or an iterable of outputs out.
 
         Args:
             reads: topic of the input edge.
@@ -218,6 +219,7 @@ class Delivery(Ends, Lives):
                 "say name=... for one of them",
             )
         self._stages[spec.name] = spec
+        declare_outputs(spec.call, len(spec.writes))
 
     # Receivers --------------------------------------------------------------------------------
 
@@ -343,9 +345,10 @@ class Delivery(Ends, Lives):
             engine: "resident" (the default) or "micro-batch".
             options: of the engine.
         """
-        from delivery.spark import refuse_connect  # noqa: PLC0415 - Spark is not needed before
+        from delivery.spark import refuse_connect, refuse_no_session  # noqa: PLC0415 - needed here alone
 
         refuse_connect(spark)
+        refuse_no_session(spark)
         if not self._stages:
             raise InvalidUsage(
                 "start a pipeline",

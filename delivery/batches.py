@@ -54,7 +54,7 @@ class ArrowFunction:
     def __init__(
         self, call: Callable[[pa.RecordBatch], pa.RecordBatch | None], code: str = ""
     ) -> None:
-        self._call = call
+        self.call = call
         self.code = code
 
     def run_rows(
@@ -91,7 +91,7 @@ class ArrowFunction:
         Raises:
             Exception: whatever user code raises, or what is wrong with what it returned.
         """
-        made = self._call(given)
+        made = self.call(given)
         columns = {name: [] for name in _COLUMNS} if made is None else _columns(made, given)
         _check_sizes(columns)
         return columns

@@ -22,6 +22,7 @@ import numpy as np
 from dedup.errors import InvalidUsage
 from dedup.model import RecordId
 from delivery.batch import Rows, joined
+from delivery.blame import place_of
 from delivery.ports import Counting, Emitter, Stage
 from delivery.records import Output, Record
 from delivery.stage import Policy, run_fresh
@@ -73,7 +74,7 @@ def execute(
     for output, record in besides:
         rows.add([output], record, None)
         rows.unrepeatable = True
-    _check_edges(rows, len(emitter.writes))
+    _check_edges(rows, len(emitter.writes), stage, policy.writes)
     if rows and counts is not None:
         rows.partitions = list(cast("Counting", emitter).place_among(rows, counts))
     elif rows:
@@ -95,13 +96,17 @@ def _whole(picks: Sequence[Pick]) -> list[Pick]:
     return found
 
 
-def _check_edges(rows: Rows, edges: int) -> None:
+def _check_edges(rows: Rows, edges: int, stage: Stage, names: Sequence[str]) -> None:
     wrong = next((row for row, edge in enumerate(rows.edges) if not 0 <= edge < edges), None)
-    if wrong is not None:
-        raise InvalidUsage(
-            "send an output",
-            f"edge {rows.edges[wrong]} at offset {rows.parent_offsets[wrong]} of partition "
-            f"{rows.parent_partitions[wrong]}",
-            f"the stage has {edges} outputs; nothing of its bundle was sealed: declare the "
-            "output, or mend the code",
-        )
+    if wrong is None:
+        return
+    call = getattr(stage, "call", None)
+    place = place_of(call) if call is not None else ""
+    which = ", ".join(f"{edge} is {name}" for edge, name in enumerate(names))
+    raise InvalidUsage(
+        "send an output",
+        f"to output {rows.edges[wrong]}, of offset {rows.parent_offsets[wrong]} of partition "
+        f"{rows.parent_partitions[wrong]}",
+        f"the stage has {edges} outputs, numbered from 0{which and f': {which}'}; nothing of its bundle "
+        f"was sealed: mend what the code says to .to(...){place and f', at {place}'}",
+    )

@@ -164,6 +164,17 @@ def refuse_connect(thing: object) -> None:
         raise _connect_refusal(f"{type(thing).__qualname__} of {type(thing).__module__}")
 
 
+def refuse_no_session(thing: object) -> None:
+    """Raise `InvalidUsage` if something is no session, such as the name of a master."""
+    if not hasattr(thing, "sparkContext"):
+        raise InvalidUsage(
+            "start a pipeline",
+            f"{thing!r} as the session" if isinstance(thing, str) else f"a {type(thing).__name__}",
+            "stages run in a Spark session; nothing was started: say d.start(spark) with one, as in "
+            'spark = delivery.spark.spark_session(master="local[2,4]")',
+        )
+
+
 def _refuse_connect_settings(master: str | None, conf: Mapping[str, str]) -> None:
     remotes = {
         "SPARK_REMOTE": os.environ.get("SPARK_REMOTE"),

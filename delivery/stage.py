@@ -14,9 +14,11 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cache, partial
+from types import GeneratorType
 from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -25,7 +27,7 @@ import numpy.typing as npt
 from dedup.errors import InvalidUsage
 from dedup.model import RecordId
 from delivery.batch import Batch, Rows
-from delivery.blame import place_in_user_code
+from delivery.blame import place_in_user_code, place_of
 from delivery.ports import Stage
 from delivery.records import RECORD_BYTES_MAX, Output, Record, as_bytes, headers_bytes
 
@@ -44,6 +46,8 @@ class Policy:
 
     #: What its input is called where it is told of; nothing where it has no name.
     reads: str = ""
+    #: What its outputs are called, by edge; nothing where they have no names.
+    writes: tuple[str, ...] = ()
     #: The edge dead letters go to; None: the stage stops and names the record.
     dead_letter_edge: int | None = None
     #: The edge records go to that take no effect; None: they are counted, and that is all.
@@ -191,7 +195,7 @@ def _outputs(
 ) -> tuple[Sequence[Output], int, bool]:
     """Return what a call returned as outputs; a generator runs only now, and may fail."""
     try:
-        return outputs_of(result, record), 0, False
+        return outputs_of(result, record, stage.call), 0, False
     except Exception as error:  # noqa: BLE001 - user code may raise anything; it is tried again
         return run_record(stage, record, policy, error)
 
@@ -228,7 +232,8 @@ def _stopped(record: Record, error: Exception, topic: str) -> str:
     return (
         f"user code failed {RECORD_TRIES} times on offset {record.offset} of partition {number}"
         f"{of_topic} ({what}); nothing of its bundle was sealed: {look if topic else ''}mend the "
-        'code and start again, or say dead_letters="TOPIC", and such records go to that topic'
+        "code and start again (a stage that is declared with dead_letters= before its first start "
+        "puts such records aside instead)"
     )
 
 
@@ -280,7 +285,9 @@ class Function:
     """A stage made of one function: record in, records out.
 
     Args:
-        call: returns an iterable of outputs, one output, or None for none.
+        call: returns None for no output, one output, or an iterable of them. An output is an
+            `Output` (`record.replace(...)` makes one), a `Record`, a dict (sent as JSON), a str
+            (sent as UTF-8) or bytes. Whatever else it returns is an error of the function.
         code: version of the code, kept in every seal.
     """
 
@@ -290,18 +297,44 @@ class Function:
 
     def run(self, record: Record) -> Sequence[Output]:
         """Call the function and return its outputs as a list."""
-        return outputs_of(self.call(record), record)
+        return outputs_of(self.call(record), record, self.call)
 
 
-def outputs_of(result: Any, record: Record) -> list[Output]:
-    """Return what user code returned as a list of outputs."""
+def outputs_of(result: Any, record: Record, call: Callable[..., object]) -> list[Output]:
+    """Return what user code returned as a list of outputs.
+
+    Raises:
+        TypeError: it is none, or something in it is none; it says whose it is and what may be.
+    """
     if result is None:
         return []
-    if isinstance(result, Output):
-        return [result]
-    if isinstance(result, str | bytes | dict | Record):
-        return [_output(result, record)]
-    return [_output(item, record) for item in result]
+    if isinstance(result, _ONE):
+        return [_output(result, record, call)]
+    # What nearly all return needs no closer look.
+    if type(result) not in _MANY and (
+        isinstance(result, _NO_OUTPUTS) or not isinstance(result, Iterable)
+    ):
+        raise _wrong(call, "returned", result)
+    return [item if isinstance(item, Output) else _output(item, record, call) for item in result]
+
+
+#: What is one output.
+_ONE = (Output, Record, dict, str, bytes)
+#: What is several of them, where they are what they should be.
+_MANY = (GeneratorType, list, tuple)
+#: What could be iterated over and gives no outputs: it has no order, or only its keys or numbers.
+_NO_OUTPUTS = (AbstractSet, Mapping, bytearray, memoryview)
+
+
+def _wrong(call: Callable[..., object], did: str, result: object) -> TypeError:
+    kind, place = type(result).__name__, place_of(call)
+    article = "an" if kind[:1].lower() in set("aeiou") else "a"
+    what = "None" if result is None else f"{article} {kind}"
+    return TypeError(
+        f"{getattr(call, '__name__', 'the stage')} {did} {what}: a stage returns None, one output "
+        "(Record, Output, dict, str or bytes; record.replace(value=...) makes one of any JSON), or "
+        f"an iterable of them{place and f'; it is at {place}'}"
+    )
 
 
 def stage_of(call: Callable[..., Any], code: str = "", *, batch: bool = False) -> Stage:
@@ -313,9 +346,11 @@ def stage_of(call: Callable[..., Any], code: str = "", *, batch: bool = False) -
     return Function(call, code)
 
 
-def _output(item: object, record: Record) -> Output:
+def _output(item: object, record: Record, call: Callable[..., object]) -> Output:
     if isinstance(item, Output):
         return item
     if isinstance(item, Record):
         return Output(value=item.value, key=item.key, headers=item.headers)
+    if not isinstance(item, _ONE):
+        raise _wrong(call, "has among its outputs", item)
     return Output(value=as_bytes(item), key=record.key)

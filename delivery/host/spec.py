@@ -217,6 +217,7 @@ class StageSpec:
         """What it chose, as who runs its code is told."""
         return Policy(
             reads=self.reads,
+            writes=self.topics,
             dead_letter_edge=self.dead_letter_edge,
             duplicate_edge=self.duplicate_edge,
             keep_ids=self.keep_ids,

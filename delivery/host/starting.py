@@ -10,8 +10,9 @@ Invariants:
     A stage that begins behind the latest record has the starting frontiers of all partitions
     appended BEFORE one of its records is read, so that no restart can skip what came in between.
     A catalog that is older than what its own lanes have sent, or another one than they ran with, is
-    refused before any lane runs; so is a stage that may be another one under a new name. One that is
-    not there is refused before it is made: its URL may be mistyped.
+    refused before any lane runs; so is a stage that may be another one under a new name, or that is
+    declared with other outputs than its lanes have. One that is not there is refused before it is
+    made: its URL may be mistyped.
     A partition that appears after that begins at its first offset.
 """
 
@@ -26,6 +27,7 @@ from dedup.catalog.memory import MemoryStore
 from dedup.catalog.open import open_catalog, without_user
 from dedup.catalog.store import Store
 from dedup.errors import InvalidUsage
+from delivery.host.frozen_outputs import refuse_other_outputs
 from delivery.host.outdated import refuse_outdated
 from delivery.host.renamed import declared, refuse_renamed
 from delivery.host.spec import Plan, StageSpec, there_is
@@ -64,6 +66,8 @@ def prepare(plan: Plan, *, create_topics: bool = False) -> dict[str, Topic]:
         _refuse_unknown(client, plan, found)
         # Before the first topic is made: where the catalog cannot be used, nothing is.
         with closing(open_catalog(plan.catalog).store) as store:
+            for spec in plan.stages:
+                refuse_other_outputs(Catalog(store), client, spec, found)
             topics = _made(client, plan.stages, found, create=create_topics)
             late = _refused(client, store, plan.stages, topics)
         ends = {spec.name: client.bounds(s := spec.reads, topics[s].sources).high for spec in late}

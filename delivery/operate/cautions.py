@@ -171,7 +171,8 @@ def of_stage(spec: StageSpec, made: Mapping[str, StageSpec]) -> Iterator[Caution
         yield Caution(
             spec.name,
             "failures",
-            "a record that fails three times stops the stage; dead_letters= puts it aside instead",
+            "a record that fails three times stops the stage; dead_letters= puts it aside instead, "
+            "and is said before the stage's first start or never",
         )
     if spec.window_ms < _HOUR_MS and spec.time_from is None:
         yield Caution(

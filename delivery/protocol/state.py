@@ -162,9 +162,14 @@ def refusal(start: Frontier, event: m.Loaded) -> str:
     if head and head.writes != event.writes:
         # Receivers know the lane as a writer of those topics alone: in another one they would take
         # every copy of a record for a new record.
+        had, has = len(head.writes), len(event.writes)
         return (
-            "an output topic was deleted and created again, or the stage has other outputs now; in "
-            "the first case `delivery stage accept-topic` says that it is meant"
+            f"the lane was begun with {had} outputs, and its stage has {has} now (writes=, duplicates= "
+            "and dead_letters= together): declare it with those that it had"
+            if had != has
+            else "an output topic was deleted and created again, or the stage has other outputs now; "
+            "in the first case `delivery stage accept-topic` says that it is meant, in the second "
+            "declare it with those that it had"
         )
     for source, offset in head.frontier if head else start:
         low, high = event.low.at(source), event.high.at(source)

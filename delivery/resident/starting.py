@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dedup.catalog.open import without_user
 from dedup.errors import InvalidUsage
+from delivery.blame import culprits
 from delivery.host.spec import Plan, rooted
 from delivery.host.starting import prepare
 from delivery.resident import cluster
@@ -89,16 +90,28 @@ def refuse_what_does_not_travel(plan: Plan) -> None:
     Raises:
         InvalidUsage: the function of a stage cannot be sent to executors.
     """
-    from pyspark.serializers import CloudPickleSerializer  # noqa: PLC0415 - not needed before
-
-    pickler: Any = CloudPickleSerializer()
     for spec in plan.stages:
-        try:
-            pickler.dumps(spec)
-        except Exception as error:
-            raise InvalidUsage(
-                "start a pipeline",
-                f"stage {spec.name}",
-                f"its function cannot be sent to executors ({type(error).__name__}: {error}); "
-                "nothing was started: open connections and files inside the function",
-            ) from error
+        failed = _failure(spec)
+        if not failed:
+            continue
+        held = culprits(spec.call, lambda value: bool(_failure(value)))
+        which = f", because of {', '.join(held)}, which it takes along" if held else ""
+        # What the pickler raised is quoted, and its traceback is none of the user's code.
+        raise InvalidUsage(
+            "start a pipeline",
+            f"stage {spec.name}",
+            f"its function cannot be sent to executors{which} ({failed}); nothing was started: open "
+            "connections and files inside the function, where it is first called in each process",
+        )
+
+
+def _failure(value: object) -> str:
+    """Return why something cannot be sent to another process; nothing if it can."""
+    from pyspark import cloudpickle  # noqa: PLC0415 - not needed before
+
+    pickler: Any = cloudpickle
+    try:
+        pickler.dumps(value)
+    except Exception as error:  # noqa: BLE001 - whatever a user's object raises when it is pickled
+        return f"{type(error).__name__}: {error}"
+    return ""

@@ -225,10 +225,11 @@ class _Task:
 
 
 def _note_place(error: Exception, worker: Worker) -> None:
-    """Note on an error which lane stopped, and behind which seq."""
+    """Note on an error which lane stopped, and behind which seq; one that never loaded knows none."""
     for lane in worker.lanes:
         if lane.stopped is not None:
-            error.add_note(f"{_PLACE}{lane.name} behind seq {lane.seq}")
+            where = f"behind seq {lane.seq}" if lane.seq >= 0 else "before it read anything"
+            error.add_note(f"{_PLACE}{lane.name} {where}")
 
 
 #: What a note of ours begins with.

@@ -99,6 +99,10 @@ class _Clock:
         """Whoever else runs has finished, or sleeps until this one has."""
 
 
+class Unfit(BaseException):
+    """The stage was run with fewer outputs than it has: the test's fault, and no record's."""
+
+
 class _Watched:
     """User code, with every execution written down where no crash takes it away."""
 
@@ -126,11 +130,8 @@ class _Watched:
         edges = self._rig.case.edges
         beyond = {output.edge for output in outputs if not 0 <= output.edge < edges}
         if beyond:
-            raise InvalidUsage(
-                "send an output",
-                f"edge {min(beyond)}",
-                f"the stage is run with {edges}: say run(..., edges={max(beyond) + 1})",
-            )
+            # No error of user code's: it is neither tried again nor made a dead letter.
+            raise Unfit(min(beyond), max(beyond))
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from dedup.errors import InvalidUsage
+from delivery.declared import declared_outputs
 from delivery.naming import IdFrom
 from delivery.ports import Stage
 from delivery.records import Record
@@ -30,7 +31,7 @@ from delivery.testing.effects import judge_effects, names, receive
 from delivery.testing.explore import Violation
 from delivery.testing.faulty import Fault
 from delivery.testing.plan import CRASHES, Budget, Plan, line_of, plan_of
-from delivery.testing.rig import Case, Rig
+from delivery.testing.rig import Case, Rig, Unfit
 from delivery.testing.source import Item, Script, id_of
 
 #: The value of `crash` that tries every plan.
@@ -110,7 +111,7 @@ def run(
     crash: str | None = None,
     *,
     id_from: str | IdFrom | None = None,
-    edges: int = 1,
+    edges: int | None = None,
     dead_letter: bool = False,
     deterministic: bool = False,
     cuts: Sequence[Sequence[int]] | None = None,
@@ -130,7 +131,8 @@ def run(
         crash: None lets nothing go wrong; "everywhere" lets a process die before and after every
             call, one plan at a time; a line that a failure printed replays its plan.
         id_from: what names a record: "header:NAME", "json:FIELD", "key" or a function.
-        edges: how many outputs the stage has.
+        edges: how many outputs the stage has; None: as many as the function was declared with by
+            `@d.stage(writes=...)`, else one.
         dead_letter: records that fail three times become dead letters; else they stop the run.
         deterministic: the stage is declared so: what it made is made again after a crash, and a plan
             in which it comes out otherwise fails.
@@ -149,6 +151,7 @@ def run(
         StoppedByRecordError: user code raised three times on a record; the cause is what it raised.
         InvalidUsage: an argument is wrong, or the line belongs to another test.
     """
+    __tracebackhide__ = True
     case = replace(
         _case(stage, records, id_of(id_from), edges, cuts, dead_letters=dead_letter),
         deterministic=deterministic,
@@ -174,6 +177,7 @@ def run(
 
 
 def _replayed(case: Case, plan: Plan, around: _Around) -> RunResult:
+    __tracebackhide__ = True
     rig = Rig(case, plan)
     result = _judged(rig, around)
     if rig.misfit is not None:
@@ -187,6 +191,7 @@ def _replayed(case: Case, plan: Plan, around: _Around) -> RunResult:
 
 
 def _try(case: Case, plan: Plan, around: _Around) -> _Trial:
+    __tracebackhide__ = True
     rig = Rig(case, plan)
     result = _judged(rig, around)
     # User code that makes another number of outputs may never come to the call: nothing happened,
@@ -197,6 +202,7 @@ def _try(case: Case, plan: Plan, around: _Around) -> _Trial:
 
 def _judged(rig: Rig, around: _Around) -> RunResult:
     """Carry out a plan and judge what it came to."""
+    __tracebackhide__ = True
     line = line_of(rig.plan)
     if around.setup is not None:
         around.setup()
@@ -204,6 +210,8 @@ def _judged(rig: Rig, around: _Around) -> RunResult:
         rig.go()
         received = receive(rig)
         judge_effects(rig, received)
+    except Unfit as unfit:
+        raise _unfit(rig.case.edges, *unfit.args) from None
     except StoppedByRecordError as error:
         text = f"{error}\n{_seen(rig)}"
         raise StoppedInPlanError(text, line) from error.__cause__
@@ -219,6 +227,15 @@ def _judged(rig: Rig, around: _Around) -> RunResult:
         except Exception as error:
             raise PlanFailed(f"check: {type(error).__name__}: {error}", line) from error
     return result
+
+
+def _unfit(edges: int, lowest: int, highest: int) -> InvalidUsage:
+    more = f", or say run(..., edges={highest + 1}) if it has more" if lowest >= 0 else ""
+    return InvalidUsage(
+        "run a stage",
+        f"output {lowest if lowest < 0 else highest}",
+        f"it is run with {edges} outputs, numbered from 0: mend the code{more}",
+    )
 
 
 def _seen(rig: Rig) -> str:
@@ -241,11 +258,13 @@ def _case(
     stage: object,
     records: Iterable[Item],
     id_from: IdFrom,
-    edges: int,
+    edges: int | None,
     cuts: Sequence[Sequence[int]] | None,
     *,
     dead_letters: bool,
 ) -> Case:
+    if edges is None:
+        edges = declared_outputs(stage) or 1
     if edges < 1:
         raise InvalidUsage("run a stage", f"{edges} edges", "a stage has at least one output")
     script = Script.of(records, id_from)

@@ -229,3 +229,23 @@ def committed(shop: Shop, group: str) -> dict[int, int]:
     finally:
         admin.close()
     return {part.partition: found.offset for part, found in said[group].items()}
+
+
+def test_a_stage_gets_other_outputs_under_another_name_without_loss_or_double(shop):
+    """What a start says that refuses them: leave it, and begin where it ended with what it knew."""
+    bench, orders = shop.bench, shop.orders
+    bench.publish(orders, [*named(0, "a", "b"), *named(1, "x")])
+    bench.work()
+    bench.create(f"{shop.name}.dead")
+    bench = shop.declared(dead_letters=f"{shop.name}.dead")
+    with pytest.raises(InvalidUsage, match=r"declared now with .*\.priced, .*\.dead.*stage leave"):
+        prepare(bench.delivery.plan)
+
+    offsets = bench.delivery.life.leave("price", perform=True).offsets[orders]
+    assert dict(offsets) == {0: 2, 1: 1}
+    bench.publish(orders, [*named(0, "a", "c"), *named(1, "x", "y")])
+    bench = shop.declared("cost", dead_letters=f"{shop.name}.dead")
+    bench.delivery.seed("cost", topic=orders, start=offsets)
+    bench.work()
+    assert shop.effects() == ["a", "b", "c", "x", "y"]
+    assert document("catalog", "verify", shop.url)["whole"]

@@ -23,7 +23,8 @@ from cassandra.connection import ConnectionBusy, ConnectionException, Connection
 from cassandra.pool import NoConnectionsAvailable
 from cassandra.protocol import ErrorMessage, OverloadedErrorMessage, ServerError, SyntaxException
 
-from dedup.catalog.cassandra.errors import TEXT_CHARS_MAX, Access, translating
+from dedup.catalog.cassandra import CassandraStore
+from dedup.catalog.cassandra.errors import TEXT_CHARS_MAX, Access, connecting, translating
 from dedup.errors import Corrupt, Indeterminate, InvalidUsage, Unavailable
 
 #: "CAS write: unknown result"; the driver knows no class for it.
@@ -120,3 +121,28 @@ def test_a_message_is_one_short_line_that_says_what_to_do():
     assert "\n" not in raised.value.hint
     assert len(raised.value.hint) < TEXT_CHARS_MAX + 200
     assert "read the lane, then repeat the same attempt" in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("hosts", "why"),
+    [
+        ("127.0.0.1:1", "nothing takes connections at 127.0.0.1:1"),
+        ("127.0.0.1:1,127.0.0.2:1", "nothing takes connections at 127.0.0.1:1,127.0.0.2:1"),
+        ("nowhere.invalid", "no name of nowhere.invalid:9042 is known as a machine's"),
+    ],
+)
+def test_a_cluster_that_is_not_there_is_told_shortly(hosts, why):
+    with pytest.raises(Unavailable) as raised:
+        CassandraStore.open(f"cassandra://{hosts}/shop")
+    assert str(raised.value).endswith(
+        f"/shop: {why}; nothing was read or written: start it (`delivery up`), or mend the URL"
+    )
+    assert raised.value.__suppress_context__
+    assert raised.value.__cause__ is None
+
+
+def test_what_else_keeps_a_session_from_being_made_is_told_in_full():
+    refused = NoHostAvailable("none", {"a": ConnectionRefusedError(111, "x"), "b": OSError("TLS")})
+    for error in (refused, NoHostAvailable("none", ["a"]), ValueError("x")):
+        with pytest.raises(type(error)), connecting("cassandra://a/shop", "a:1"):
+            raise error

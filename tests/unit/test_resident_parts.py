@@ -8,6 +8,7 @@ import threading
 import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,6 +24,7 @@ from delivery.resident.control import Control
 from delivery.resident.failures import TaskFailedError, document_of, error_of
 from delivery.resident.lanes import count, share
 from delivery.resident.options import refuse_unknown
+from delivery.resident.task import _note_place, _place
 from delivery.stage import Function, Policy, StoppedByRecordError, run_record
 
 SECONDS_MAX = 30.0
@@ -81,6 +83,18 @@ def test_a_kind_of_error_arrives_as_what_it_was(kind):
     assert type(error) is kind
     assert (error.op, error.subject, error.hint) == ("read", "it", "do that")
     assert error.__notes__ == ["in shop/a/raw-0 behind seq 3"]
+
+
+@pytest.mark.parametrize(("seq", "where"), [(0, "behind seq 0"), (-1, "before it read anything")])
+def test_where_a_lane_stopped_is_said_in_words_if_it_never_loaded(seq, where):
+    """Refused as it loads, a lane knows no seal, though it may have some: no number says that."""
+    lanes = [
+        SimpleNamespace(name="shop/a/raw-0", stopped="why", seq=seq),
+        SimpleNamespace(name="shop/a/raw-1", stopped=None, seq=3),
+    ]
+    error = InvalidUsage("run a lane", "it", "do that")
+    _note_place(error, SimpleNamespace(lanes=lanes))
+    assert _place(error) == f"shop/a/raw-0 {where}"
 
 
 def test_a_record_that_stopped_its_stage_is_named_with_its_lane():

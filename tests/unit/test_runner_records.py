@@ -185,7 +185,7 @@ def test_names_that_cannot_be_taken_out_stay_beside_ids_that_are_kept(house):
         (lambda: Output(value=b"", key="text"), "give bytes"),
         (lambda: Output(value=b"", headers=(("name", None),)), "give bytes"),
         (lambda: Output(value=b"", headers=(("\ud800", b""),)), "surrogates not allowed"),
-        (lambda: 7, "not iterable"),
+        (lambda: 7, "returned an int: a stage returns None"),
     ],
     ids=["large", "large header", "text", "text key", "no header", "surrogate", "number"],
 )

@@ -209,8 +209,13 @@ def test_a_stage_has_as_many_outputs_as_it_is_given():
 
     result = run(split, ABC, crash="everywhere", edges=2)
     assert [len(edge) for edge in result.edges] == [3, 6]
-    with pytest.raises(StoppedByRecordError, match="edges=2"):
-        run(split, ABC)
+    for dead_letter in (False, True):
+        with pytest.raises(
+            InvalidUsage, match=r"output 1: it is run with 1 outputs.*edges=2"
+        ) as no:
+            run(split, ABC, dead_letter=dead_letter)
+        assert "dead_letters=" not in str(no.value)
+        assert no.value.__suppress_context__
 
 
 def test_every_other_fault_and_a_zombie_make_no_difference():
@@ -277,7 +282,7 @@ def test_markers_and_plans_go_together():
 
 
 def price_of_name(record):
-    return [[record.value.decode()]]
+    return record.replace(value=[record.value.decode()])
 
 
 # Failures and their lines ---------------------------------------------------------------------

@@ -81,8 +81,12 @@ class Address:
     @property
     def url(self) -> str:
         """What messages call this catalog: hosts and keyspace, no user."""
-        hosts = ",".join(f"[{h}]:{p}" if ":" in h else f"{h}:{p}" for h, p in self.hosts)
-        return f"{SCHEME}://{hosts}/{self.keyspace}"
+        return f"{SCHEME}://{self.places}/{self.keyspace}"
+
+    @property
+    def places(self) -> str:
+        """Where its nodes are looked for: "host:port,host:port"."""
+        return ",".join(f"[{h}]:{p}" if ":" in h else f"{h}:{p}" for h, p in self.hosts)
 
     @property
     def agreement(self) -> str:

@@ -1,6 +1,7 @@
 """What an exception of the driver means for the data: the one place that translates them.
 
-What it is: `translating`, a context around every call of the driver.
+What it is: `translating`, a context around every call of the driver, and `connecting`, one around
+the making of a session, which says in a line that nobody is there.
 What it must not know: what was asked for; only whether it read, wrote, or compared and wrote.
 
 Invariants:
@@ -13,6 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
+import errno
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +26,7 @@ from cassandra import (
     DependencyException,
     InvalidRequest,
     Unauthorized,
+    UnresolvableContactPoints,
 )
 from cassandra import Unavailable as TooFewReplicas
 from cassandra.cluster import NoHostAvailable
@@ -60,6 +63,8 @@ _REFUSED = (
 )
 #: Why a host was passed over BEFORE the request was handed to one of its connections.
 _PASSED_OVER = (ConnectionBusy, ConnectionException, NoConnectionsAvailable)
+#: What a machine says where nobody listens, or that is not there.
+_NOBODY = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH)
 _SERIAL = (ConsistencyLevel.SERIAL, ConsistencyLevel.LOCAL_SERIAL)
 
 
@@ -73,6 +78,32 @@ def translating(op: str, subject: str, access: Access) -> Iterator[None]:
     except Exception as error:
         kind = _kind(error, access)
         raise kind(op, subject, _hint(kind, error)) from error
+
+
+@contextmanager
+def connecting(url: str, hosts: str) -> Iterator[None]:
+    """Tell shortly of a cluster that is not there: what the driver says of it adds nothing.
+
+    Args:
+        url: the catalog's.
+        hosts: where it was looked for.
+    """
+    try:
+        yield
+    except UnresolvableContactPoints:
+        what = f"no name of {hosts} is known as a machine's"
+    except NoHostAvailable as error:
+        inner = _inner(error)
+        if not inner or any(getattr(one, "errno", None) not in _NOBODY for one in inner):
+            raise
+        what = f"nothing takes connections at {hosts}"
+    else:
+        return
+    raise Unavailable(
+        "reach Cassandra",
+        url,
+        f"{what}; nothing was read or written: start it (`delivery up`), or mend the URL",
+    ) from None
 
 
 def _kind(error: Exception, access: Access) -> type[DeliveryError]:

@@ -41,7 +41,7 @@ from cassandra.policies import (
 
 from dedup.catalog.cassandra.address import Address, Consistency, Tls
 from dedup.catalog.cassandra.cql import Level, Statement
-from dedup.catalog.cassandra.errors import Access, translating
+from dedup.catalog.cassandra.errors import Access, connecting, translating
 from dedup.errors import InvalidUsage, Unavailable
 
 #: A statement's answer; more than a server needs to say by itself that it took too long
@@ -255,12 +255,13 @@ class Connection:
             )
         if self._made is not None:
             self._disown(self._made)
-        cluster = self._cluster()
-        try:
-            return _Made(cluster, self._connect(cluster))
-        except BaseException:
-            cluster.shutdown()
-            raise
+        with connecting(address.url, address.places):
+            cluster = self._cluster()
+            try:
+                return _Made(cluster, self._connect(cluster))
+            except BaseException:
+                cluster.shutdown()
+                raise
 
     def _connect(self, cluster: Cluster) -> Any:
         try:
