@@ -138,7 +138,7 @@ def _refuse_same(catalog: Catalog, one: Declared, other: _Other) -> None:
         return
     if other.under_way:
         raise InvalidUsage(_OP, other.name, f"{other.under_way}; nothing was started")
-    topics = f"reads {', '.join(same)} and writes {', '.join(made)} as well"
+    topics = (", ".join(same), ", ".join(made))
     elsewhere = other.pipeline != one.pipeline
     why = (_why_elsewhere if elsewhere else _why)(catalog.store.url, one, other, topics)
     raise InvalidUsage(_OP, one.name, why)
@@ -149,10 +149,10 @@ def _went(head: Head) -> bool:
     return head.ref.seq > 0 or any(offset for _, offset in head.frontier)
 
 
-def _why(url: str, one: Declared, other: _Other, topics: str) -> str:
+def _why(url: str, one: Declared, other: _Other, topics: tuple[str, str]) -> str:
     return (
-        f"it never ran, and {other.name}, which did, {topics} and is not declared any more. If this "
-        "is that stage under another name, all that it has read would be read again and count "
+        f"it never ran, and {other.name}, which did, reads {topics[0]} and writes {topics[1]} as well "
+        "and is not declared any more. If this is that stage under another name, all that it has read would be read again and count "
         "twice: what a stage knows is kept under its name, by default its function's; nothing was "
         f"started. Renamed? Say `delivery stage rename {url} {other.name} {one.stage} --kafka ...`, "
         f'or give it its old name back, name="{other.stage}". Has {other.stage} ended? Say '
@@ -161,11 +161,12 @@ def _why(url: str, one: Declared, other: _Other, topics: str) -> str:
     )
 
 
-def _why_elsewhere(url: str, one: Declared, other: _Other, topics: str) -> str:
+def _why_elsewhere(url: str, one: Declared, other: _Other, topics: tuple[str, str]) -> str:
     old = f'pipeline="{other.pipeline}"'
     old += f', name="{other.stage}"' if other.stage != one.stage else ""
     return (
-        f"it never ran, and {other.name} of another pipeline in this catalog, which did, {topics}. "
+        f"it never ran, and {other.name} of another pipeline in this catalog, which did, reads "
+        f"{topics[0]} and writes {topics[1]} as well. "
         "If this is that pipeline under another name, all that it has read would be read again and "
         "count twice: what a stage knows is kept under its pipeline's name and its own; nothing was "
         f"started. Is it the same? Give it its old name back, {old}. Has {other.name} ended? Say "

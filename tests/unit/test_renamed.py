@@ -116,7 +116,7 @@ def test_another_pipeline_whose_stage_has_another_name_is_told_both_names(house)
 
 def test_its_own_pipeline_is_the_surer_guess(house):
     house.done(house.runner("a-pipeline/price/in-0"))
-    with pytest.raises(InvalidUsage, match="shop/price, which did.*delivery stage rename"):
+    with pytest.raises(InvalidUsage, match=r"shop/price, which did.*delivery stage rename"):
         started(house, stage("cost"))
 
 
