@@ -34,6 +34,9 @@ from delivery.records import Record
 from delivery.timing import NO_TIME, times_of
 from delivery.verdicts import EXTERNAL, Verdicts
 
+#: What could not be done for a record that is put aside, as its error says.
+JUDGING = "take a record for fresh"
+
 
 class Judged(Protocol):
     """The records of one batch, as far as they are judged."""
@@ -114,7 +117,7 @@ class Trust:
             what = f"offset {batch.offsets[rows[at]]} of partition {batch.source.partition}"
             why = self._ahead(now_ms) if ahead[at] else self._late(lane_time_ms)
             letters[int(rows[at])] = InvalidUsage(
-                "take a record for fresh", f"{what}, of {_said(int(times[at]))}", why
+                JUDGING, f"{what}, of {_said(int(times[at]))}", why
             )
         left = times[~(ahead | late)]
         return max(int(left.max(initial=NO_TIME)), 0)

@@ -55,6 +55,8 @@ EACH_TOPICS = "each topic's "
 SAID_MAX = 200
 #: How alike two words are of which one was meant by the other.
 NEAR = 0.6
+#: What could not be done for a record that is put aside, as its error says.
+NAMING = "take the id out of a record"
 
 _Rows = npt.NDArray[np.intp]
 _NAME, _VALUE = itemgetter(0), itemgetter(1)
@@ -171,7 +173,7 @@ def forgiving(way: IdFrom) -> IdFrom:
 
 def _unnamed(record: Record, error: Exception) -> InvalidUsage:
     return InvalidUsage(
-        "take the id out of a record",
+        NAMING,
         f"offset {record.offset} of partition {record.source.partition}",
         f"id_from failed ({type(error).__name__}: {error}); nothing was sealed: let it return None "
         "for a record that nothing but its place names, or give the stage dead letters",

@@ -6,8 +6,8 @@ What it must not know: any engine.
 Invariants:
     `stop` returns when nothing runs any more; what was sealed and not delivered is the next
     start's.
-    Who waits for a query and presses Ctrl-C has it stopped and is told so, once, unless the process
-    has a handler of its own.
+    Who waits for a query and presses Ctrl-C has it stopped and is told so, at once and when it is
+    done, unless the process has a handler of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Protocol
 
@@ -73,7 +73,15 @@ def stop_on_signal(query: Query, *signals: signal.Signals) -> None:
     def end(number: int, _frame: FrameType | None) -> None:
         for one in chosen:
             signal.signal(one, _at_once)
-        threading.Thread(target=query.stop, name=f"delivery-stop-{number}", daemon=True).start()
+        name = f"delivery-stop-{number}"
+        threading.Thread(target=stop, name=name, daemon=True).start()
+
+    def stop() -> None:
+        # Not in the handler: what it interrupts may be in the middle of a line of its own.
+        _say(
+            f"stopping {getattr(query, 'name', None) or 'the query'} ...; another signal ends it at once"
+        )
+        query.stop()
 
     for one in chosen:
         signal.signal(one, end)
@@ -105,14 +113,18 @@ def interruptible(name: str, stop: Callable[[], object]) -> Iterator[None]:
         yield
     except KeyboardInterrupt as error:
         _without_traceback(error)
+        _say(f"stopping {name} ...; Ctrl-C again ends it at once")
         stop()
-        said = (
-            f"delivery: interrupted; {name} is stopped, nothing is lost: start it again, it goes on"
-        )
-        print(f"\n{said}", file=sys.stderr)  # noqa: T201 - who pressed it reads the terminal, not a log
+        _say(f"interrupted; {name} is stopped, nothing is lost: start it again, it goes on")
         raise
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _say(text: str) -> None:
+    """Write a line for whoever sent the signal; a live line may stand there, or a "^C"."""
+    with suppress(OSError, ValueError):
+        print(f"\ndelivery: {text}", file=sys.stderr, flush=True)  # noqa: T201 - it is read in the terminal, not in a log
 
 
 def _is_default(handler: object) -> bool:

@@ -37,6 +37,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _DECIMAL = re.compile(r"([0-9]{1,18})(\.[0-9]*)?")
 
+#: What could not be done for a record that is put aside, as its error says.
+TIMING = "tell the time of a record"
+
 _Rows = npt.NDArray[np.intp]
 _Times = npt.NDArray[np.int64]
 #: What a way finds in a record, before it is a time.
@@ -124,7 +127,7 @@ def _utc(said: datetime) -> datetime:
 
 def _untold(record: Record, error: Exception) -> InvalidUsage:
     return InvalidUsage(
-        "tell the time of a record",
+        TIMING,
         f"offset {record.offset} of partition {record.source.partition}",
         f"time_from failed ({type(error).__name__}: {error}), so nobody can tell whether it is older "
         "than what its lane remembers; user code never saw it: let its publisher say the time, or "

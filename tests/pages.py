@@ -27,6 +27,7 @@ WHOLE = {
 }
 #: By page and language: how many blocks a test runs, or holds against what was printed, and which test.
 RUN = {
+    ("README.md", ""): (1, f"{INTEGRATION}/test_examples.py"),
     ("README.md", "py"): (2, f"{INTEGRATION}/test_pages.py"),
     ("README.md", "sh"): (1, f"{INTEGRATION}/test_pages_typed.py"),
     ("docs/life.md", "sh"): (1, f"{INTEGRATION}/test_pages_typed.py"),
@@ -66,7 +67,6 @@ PINNED = [
     Pin(
         "README.md", "python -m venv", "names your clone; the tutorial's, which is run, is the same"
     ),
-    Pin("README.md", "orders in  ", "figures of one run, of which each is another"),
     Pin("docs/ARCHITECTURE.md", "topic", "a picture"),
     Pin("docs/bench-peers.md", "make bench-peers", "peers come from a registry, and take minutes"),
     Pin(f"{HOW_TO}/deploy.md", "venv-pack", "needs YARN"),

@@ -19,6 +19,7 @@ from delivery.cli.tables import when
 if TYPE_CHECKING:
     from delivery.kafka.port import Client
     from delivery.operate.databases import Kept
+    from delivery.operate.explaining import Output as Made
     from delivery.operate.explaining import Reading, Story
     from delivery.operate.places import Attempt
 
@@ -160,6 +161,8 @@ def _lines(story: Story, held: str, kept: Mapping[str, Kept]) -> list[str]:
         parent = f" of partition {made.parent[0]} offset {made.parent[1]}" if made.parent else ""
         lines.append(f"  id {story.id}{', kept from further up' if made.kept else ''}")
         lines.append(f"  made by {made.lane} seq {made.seq}{parent}: {made.standing}")
+        if made.error is not None:
+            lines.append(f"  it is a dead letter: {made.error}")
     if not story.readings:
         lines.append("  no lane of this catalog reads it")
     return lines + [line for one in story.readings for line in _reading(one, kept.get(one.lane))]
@@ -170,6 +173,24 @@ def _attempt(one: Attempt) -> str:
     digest = f", had made {one.digest}" if one.digest else ""
     won = "was sealed, and counts" if one.won else "was not sealed, and never counts"
     return f"  attempt {one.attempt} {won}{digest}{stored}"
+
+
+def _output(output: Made) -> list[str]:
+    lines = [
+        f"  output {output.id} to {output.topic} partition {output.partition}",
+        f"    key {output.key}, {output.size} bytes",
+    ]
+    if output.error is not None:
+        lines.append(f"    a dead letter: {output.error}")
+    for copy in output.copies:
+        fates = ", ".join(f"{lane}: {fate}" for lane, fate in copy.receivers.items())
+        lines.append(f"    at offset {copy.offset}{f'; {fates}' if fates else ''}")
+        if "fresh" in copy.receivers.values():
+            at = f"{output.topic}/{output.partition}/{copy.offset}"
+            lines.append(f"      what was made of it: --offset {at}")
+    if not output.copies:
+        lines.append("    no copy in Kafka: not emitted yet, or deleted since")
+    return lines
 
 
 def _reading(one: Reading, kept: Kept | None) -> list[str]:
@@ -186,17 +207,7 @@ def _reading(one: Reading, kept: Kept | None) -> list[str]:
         )
         way = "the id in its header" if one.named == "delivery" else one.named
         lines.append(f"  it repeats {place}, sealed by seq {one.original.seq} (named by {way})")
-    for output in one.outputs:
-        lines.append(f"  output {output.id} to {output.topic} partition {output.partition}")
-        lines += [f"    key {output.key}, {output.size} bytes"]
-        for copy in output.copies:
-            fates = ", ".join(f"{lane}: {fate}" for lane, fate in copy.receivers.items())
-            lines.append(f"    at offset {copy.offset}{f'; {fates}' if fates else ''}")
-            if "fresh" in copy.receivers.values():
-                at = f"{output.topic}/{output.partition}/{copy.offset}"
-                lines.append(f"      what was made of it: --offset {at}")
-        if not output.copies:
-            lines.append("    no copy in Kafka: not emitted yet, or deleted since")
+    lines += [line for output in one.outputs for line in _output(output)]
     if kept is not None and one.fate == "fresh":
         lines.append(f"  whatever effect it had is in {kept.database}")
     elif one.fate == "fresh" and not one.outputs:

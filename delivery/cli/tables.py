@@ -16,7 +16,7 @@ import textwrap
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-__all__ = ["ago", "number", "paragraph", "size", "table", "when", "wide"]
+__all__ = ["ago", "number", "paragraph", "size", "table", "when", "where_any", "wide"]
 
 _GAP = "  "
 _THOUSAND = 1000
@@ -52,6 +52,15 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]], columns: int | N
         ).rstrip()
         for row in (titles, *rows)
     ]
+
+
+def where_any(
+    titles: Sequence[str], rows: Sequence[Sequence[str]]
+) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Return a table without its last column where that says 0 of every row."""
+    if any(row[-1] != "0" for row in rows):
+        return titles, rows
+    return titles[:-1], [row[:-1] for row in rows]
 
 
 def paragraph(text: str, columns: int | None, indent: str = "") -> list[str]:

@@ -18,7 +18,7 @@ import click
 from dedup.errors import Unavailable
 from delivery.cli.durations import DURATION
 from delivery.cli.output import Output, verb
-from delivery.cli.tables import ago, number, paragraph, table, when, wide
+from delivery.cli.tables import ago, number, paragraph, table, when, where_any, wide
 from delivery.cli.watching import GUARANTEES, places, watching_options
 
 if TYPE_CHECKING:
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
     from delivery.watch.rates import Screen, StageRate
 
-_TITLES = ("stage", "records/s", "out/s", "seals/s", "repeats", "behind", "oldest", "guarantee")
+_TITLES = (
+    *("stage", "records/s", "out/s", "seals/s", "repeats", "behind", "oldest", "guarantee"),
+    "dead letters",
+)
 _EVERY_MS = 2_000
 #: To the upper left corner; and from here to the end of the line, and of the screen.
 _HOME, _LINE_END, _SCREEN_END = "\x1b[H", "\x1b[K", "\x1b[J"
@@ -56,8 +59,8 @@ def command(
     """Show every stage of the catalog at URL live, until it is interrupted.
 
     Of each: records, outputs and seals a second, the share of records that were repeats, records
-    that wait (behind), the age of the oldest thing that waits, and its guarantee. With --json one
-    document a line.
+    that wait (behind), the age of the oldest thing that waits, its guarantee, and, if there are
+    any, records that went to dead letters. With --json one document a line.
     """
     from delivery.watch.rates import Rates  # noqa: PLC0415  keeps --help light
 
@@ -121,7 +124,7 @@ def _late_first(stages: Iterable[StageRate]) -> list[StageRate]:
 def _lines(stages: Sequence[StageRate], columns: int | None) -> list[str]:
     if not stages:
         return ["no stage ever ran on it"]
-    return table(_TITLES, [_row(one) for one in stages], columns)
+    return table(*where_any(_TITLES, [_row(one) for one in stages]), columns)
 
 
 def _row(one: StageRate) -> tuple[str, ...]:
@@ -134,6 +137,7 @@ def _row(one: StageRate) -> tuple[str, ...]:
         "-" if one.behind is None else number(one.behind),
         "0" if one.late_ms == 0 else ago(one.late_ms),
         GUARANTEES[one.state],
+        number(one.dead_letters),
     )
 
 

@@ -101,7 +101,7 @@ class MicroBatchQuery:
                 if self._home is not None:
                     shutil.rmtree(self._home, ignore_errors=True)
                 self._beat.end()
-                self._line.say(ended(self._total().document()))
+                self._line.say(ended(self._total().document()), live=True)
                 self._ended.set()
 
     def _stop_streams(self) -> None:

@@ -30,8 +30,8 @@ from delivery.operate.lookup import look_up_id
 from delivery.operate.places import (
     Attempt,
     Fate,
-    Made,
     attempts_at,
+    error_of,
     is_remade,
     outputs_of,
     place_of,
@@ -60,7 +60,7 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """What a record's header says of where it comes from, and whether the catalog agrees."""
+    """What a record's headers say of where it comes from, and whether the catalog agrees."""
 
     lane: str
     seq: int
@@ -70,6 +70,7 @@ class Origin:
     parent: tuple[int, int] | None
     standing: Standing
     attempt: str | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +92,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """One output: what is stored or known of it, and where its copies lie."""
+    """One output: what is stored or known of it, where its copies lie; why a dead letter is one."""
 
     id: str
     topic: str
@@ -99,6 +100,7 @@ class Output:
     key: str | None
     size: int
     copies: tuple[Copy, ...] = ()
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +188,7 @@ def explain(
         size=len(record.value or b"") if record is not None else None,
         timestamp_ms=record.timestamp_ms if record is not None else None,
         id=header.id.hex() if header is not None else None,
-        origin=teller.origin(source, header) if header is not None else None,
+        origin=teller.origin(source, record, header) if record and header else None,
         readings=tuple(teller.readings(found, source, offset, record, header)),
     )
 
@@ -200,15 +202,17 @@ class _Teller:
         rows = ((lane, catalog.load(lane)) for lane in catalog.lanes())
         self._rows: dict[str, LaneRow] = {lane: row for lane, row in rows if row is not None}
 
-    def origin(self, source: Source, header: Header) -> Origin:
+    def origin(self, source: Source, record: Record, header: Header) -> Origin:
         """Return where a record says that it comes from."""
         mark = header.mark
         row = self._rows.get(mark.sender)
         seal: Seal | None = None
+        error: str | None = None
         if row is None or source.topic not in row.head.writes:
             standing = Standing.STRANGER
         else:
             standing, seal = self._standing(row, header)
+            error = error_of(row.head, seal, source.topic, record.headers)
         return Origin(
             lane=mark.sender,
             seq=mark.seq,
@@ -218,6 +222,7 @@ class _Teller:
             parent=header.parent if header.parent[0] >= 0 else None,
             standing=standing,
             attempt=seal.ref.attempt.hex() if seal is not None else None,
+            error=error,
         )
 
     def _standing(self, row: LaneRow, header: Header) -> tuple[Standing, Seal | None]:
@@ -350,7 +355,9 @@ class _Teller:
         stored = outputs_of(self._catalog, row.head, seal, parent, lane=lane, names=dict(names))
         outputs: dict[tuple[str, str], Output] = {}
         for made in stored or ():
-            outputs[made.id, made.topic] = _output(made)
+            told = made.document()
+            del told["edge"]
+            outputs[made.id, made.topic] = Output(**told)
         wanted = None if stored is None else Counter((one.topic, one.partition) for one in stored)
         mine = copies.Made(lane=lane, seal=seal, parent=parent)
         for topic, record in copies.copies(self._cluster, row, mine, wanted, whole=self._whole):
@@ -363,6 +370,7 @@ class _Teller:
                 partition=record.source.partition,
                 key=readable(record.key),
                 size=len(record.value or b""),
+                error=error_of(row.head, seal, topic.id, record.headers),
             )
             copy = Copy(offset=record.offset, receivers=self._receivers(record))
             outputs[key] = replace(known, copies=(*known.copies, copy))
@@ -382,12 +390,6 @@ class _Teller:
                     self._catalog, lane, place.seal, record.source, record.offset
                 )
         return found
-
-
-def _output(made: Made) -> Output:
-    return Output(
-        id=made.id, topic=made.topic, partition=made.partition, key=made.key, size=made.size
-    )
 
 
 def _goes_by(way: str | None, record_id: RecordId, record: Record) -> bool:

@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -19,12 +20,17 @@ import numpy as np
 
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.store import Blob
+from dedup.errors import InvalidUsage
 from dedup.formats.dropped import Verdict, decode_dropped
 from dedup.model import Head, Seal, Source
 from delivery.header import NAME, decode_headers
+from delivery.lateness import JUDGING
+from delivery.naming import NAMING
 from delivery.operate.opening import database_of
 from delivery.outputs import decode_outputs
 from delivery.recipe import recipe_in
+from delivery.stage import ERROR
+from delivery.timing import TIMING
 
 __all__ = [
     "Attempt",
@@ -32,6 +38,7 @@ __all__ = [
     "Made",
     "Place",
     "attempts_at",
+    "error_of",
     "is_remade",
     "outputs_of",
     "place_of",
@@ -64,6 +71,10 @@ _FATES = {
 }
 
 
+#: What errors begin with for which a record is put aside before user code sees it.
+_UNSEEN = tuple(f"{InvalidUsage.__name__}: {op}: " for op in (NAMING, TIMING, JUDGING))
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """The seal that read an offset; none where the fate says why."""
@@ -74,7 +85,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """One output: its id, where it goes, and its key in words."""
+    """One output: its id, where it goes, and its key in words; of a dead letter why it is one."""
 
     id: str
     edge: int
@@ -82,6 +93,7 @@ class Made:
     partition: int
     key: str | None
     size: int
+    error: str | None = None
 
     def document(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -199,9 +211,30 @@ def outputs_of(
                 partition=one.partition,
                 key=readable(one.key),
                 size=len(one.value or b""),
+                error=error_of(head, seal, topic, rows.headers[at]),
             )
         )
     return tuple(found)
+
+
+def error_of(
+    head: Head, seal: Seal | None, topic: bytes, headers: Iterable[tuple[str, bytes]] | None
+) -> str | None:
+    """Return why an output is a dead letter, as its headers say; None if it is none.
+
+    Args:
+        head: of the lane that made it. Dead letters go to the last topic that it writes.
+        seal: that it was made by; None: it was collected.
+        topic: the topic it is in, or goes to.
+        headers: its headers. Others than a dead letter's may have passed such a header on.
+    """
+    if topic != next(reversed(head.writes), None) or (seal and not seal.counts.dead_letter):
+        return None
+    said = [value.decode(errors="replace") for name, value in headers or () if name == ERROR]
+    if not said:
+        return None
+    unseen = said[-1].startswith(_UNSEEN)
+    return f"{'put aside before user code saw it' if unseen else 'user code failed'}: {said[-1]}"
 
 
 def attempts_at(catalog: Catalog, lane: str, seal: Seal) -> tuple[Attempt, ...]:

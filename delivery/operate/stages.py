@@ -1,10 +1,10 @@
 """The stages that a catalog knows: what each reads and writes, and how far it is.
 
-What it is: `stages`, from one row of each lane.
-What it must not know: entries, chunks, how it is shown.
+What it is: `stages`, from one row of each lane and its newest seals.
+What it must not know: chunks, how it is shown.
 
 Invariants:
-    One row a lane is read, whatever the lane holds.
+    Of each lane one row is read, and `SEALS_MAX` seals at most, whatever the lane holds.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from delivery.operate.opening import database_of, name_of
 
 __all__ = ["Stage", "stages"]
 
+#: Of each lane, the newest seals that are asked for dead letters: a list is to answer at once.
+SEALS_MAX = 1_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
@@ -29,6 +32,7 @@ class Stage:
         reads, writes: topics, by name where a lane of the catalog reads them, else by identity.
         lanes: how many; `seals` in all of them, and `pending` that are not acknowledged.
         records: offsets below its frontiers.
+        dead_letters: records that became one, by the newest `SEALS_MAX` seals of each lane.
         age_ms: since the last seal of any lane; None: nothing was ever sealed.
         databases: where lanes are kept that are in a user's database.
     """
@@ -41,6 +45,7 @@ class Stage:
     seals: int
     pending: int
     records: int
+    dead_letters: int
     age_ms: int | None
     databases: tuple[str, ...]
 
@@ -51,26 +56,50 @@ class Stage:
 
 def stages(catalog: Catalog, now_ms: int) -> list[Stage]:
     """Return the stages in the order of their names."""
-    found: dict[tuple[str, str], list[LaneRow]] = {}
+    found: dict[tuple[str, str], dict[str, LaneRow]] = {}
     for lane in catalog.lanes():
         row = catalog.load(lane)
         if row is not None:
             name = name_of(lane)
-            found.setdefault((name.pipeline, name.stage), []).append(row)
+            found.setdefault((name.pipeline, name.stage), {})[lane] = row
     names = {
         identity: name
         for rows in found.values()
-        for row in rows
+        for row in rows.values()
         for name, identity in row.head.topics
     }
     return [
-        _stage(pipeline, stage, rows, names, now_ms)
+        _stage(
+            pipeline,
+            stage,
+            list(rows.values()),
+            names,
+            now_ms,
+            dead_letters=sum(_dead_letters(catalog, lane, row) for lane, row in rows.items()),
+        )
         for (pipeline, stage), rows in sorted(found.items())
     ]
 
 
+def _dead_letters(catalog: Catalog, lane: str, row: LaneRow) -> int:
+    if not row.head.writes:
+        return 0
+    last = row.head.ref.seq
+    return sum(
+        seal.counts.dead_letter
+        for incarnation, low, high in row.head.runs(max(1, last - SEALS_MAX + 1), last)
+        for seal in catalog.seals(lane, incarnation, low, high)
+    )
+
+
 def _stage(
-    pipeline: str, stage: str, rows: list[LaneRow], names: dict[Any, str], now_ms: int
+    pipeline: str,
+    stage: str,
+    rows: list[LaneRow],
+    names: dict[Any, str],
+    now_ms: int,
+    *,
+    dead_letters: int,
 ) -> Stage:
     sealed = [row.head.minted_at_ms for row in rows if row.head.ref.seq]
     return Stage(
@@ -82,6 +111,7 @@ def _stage(
         seals=sum(row.head.ref.seq for row in rows),
         pending=sum(row.head.ref.seq - row.settled for row in rows),
         records=sum(offset for row in rows for _, offset in row.head.frontier),
+        dead_letters=dead_letters,
         age_ms=max(0, now_ms - max(sealed)) if sealed else None,
         databases=_once(path for row in rows if (path := database_of(row.head)) is not None),
     )

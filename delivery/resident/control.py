@@ -6,7 +6,8 @@ What it must not know: Spark, why an order is given.
 Invariants:
     Only tasks of the run that is on are listened to; any other is told to end.
     A task that comes back under its number replaces the one that was there, which is hung up on.
-    What a task had counted when it was last heard of stays counted.
+    What a task had counted when it was last heard of stays counted. Lanes stay as they stood with a
+    task that said its last word, until the next run begins.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ class Control:
         self._partitions: dict[str, int] = {}
         self._ending = False
         self._counters = Counters()
+        self._stood: dict[str, LaneProgress] = {}
         self._links: set[Link] = set()
         #: What ended a stage for good.
         self.failure: Exception | None = None
@@ -92,6 +94,7 @@ class Control:
         """Listen to the tasks of a run, and no other; each is told of these partitions."""
         with self._turn:
             self._run, self._ending, self.greeted = run, False, 0
+            self._stood = {}
             self._partitions = dict(partitions)
 
     def grow(self, partitions: Mapping[str, int]) -> None:
@@ -143,7 +146,7 @@ class Control:
         with self._turn:
             counters = Counters()
             counters.add(self._counters)
-            lanes: dict[str, LaneProgress] = {}
+            lanes = dict(self._stood)
             for _, line in sorted(self._lines.items()):
                 counters.add(Counters(**line.progress.counters))
                 lanes |= {lane.lane: lane for lane in line.progress.lanes}
@@ -219,6 +222,8 @@ class Control:
                     LOG.debug("%s", lane.words)
                 line.trouble = ""
                 line.ended = "ended" in message
+                if line.ended:
+                    self._stood |= {lane.lane: lane for lane in line.progress.lanes}
             if "trouble" in message:
                 told = message["trouble"]
                 line.trouble = f"{told['place'] or line.name}: {told['kind']}: {told['text']}"

@@ -5,7 +5,9 @@ What it must not know: where the numbers come from.
 
 Invariants:
     Nothing is written if it was turned off. The live line is written where it was asked for or
-    standard error is a terminal; one line at the start and one at the end everywhere else.
+    standard error is a terminal; elsewhere one line says what began. What ended is said in both.
+    Where the live line is too long, what it says of the state goes last.
+    What is unknown is not shown, and a rate is never that of a moment.
     A terminal that is gone is no error.
 """
 
@@ -22,10 +24,13 @@ from typing import Any, TextIO
 from dedup.catalog.open import without_user
 from delivery.host.spec import Plan
 
-__all__ = ["Beat", "Line", "begun", "ended", "text_of"]
+__all__ = ["Beat", "Line", "Pace", "begun", "ended", "text_of"]
 
 #: How often a line is drawn that nobody else has a beat for.
 BEAT_SECONDS = 1.0
+
+#: A rate is that of so long at least: a few records in a moment are no thousands a second.
+PACE_SECONDS_MIN = 0.5
 
 #: Back to the left edge, and clear what was there.
 _AGAIN = "\r\x1b[2K"
@@ -55,18 +60,44 @@ class Line:
         """Draw the line anew; let it stand if it is the last."""
         if not self._shown:
             return
-        text = text_of(self._name, progress)[: shutil.get_terminal_size().columns - 1]
+        # The last one stays, so it may take a second line; others are drawn over.
+        columns = None if last else shutil.get_terminal_size().columns - 1
+        text = text_of(self._name, progress, columns)
         try:
             self._stream.write(f"{_AGAIN}{text}" + ("\n" if last else ""))
             self._stream.flush()
         except (OSError, ValueError):
             self._shown = False
 
-    def say(self, text: str) -> None:
-        """Write a line that stays, where no live one is and nobody turned it off."""
-        if self._says:
+    def say(self, text: str, *, live: bool = False) -> None:
+        """Write a line that stays, where nobody turned it off.
+
+        Args:
+            text: what it says.
+            live: below a live line as well, which is done.
+        """
+        if self._says or (live and self._shown):
             with suppress(OSError, ValueError):
                 print(f"{self._name}: {text}", file=self._stream, flush=True)
+
+
+class Pace:
+    """How many a second a number grows by, of something that is looked at now and then."""
+
+    def __init__(self) -> None:
+        self._began = self._at = time.monotonic()
+        self._had = 0
+        self._rate = 0.0
+
+    def of(self, count: int, *, whole: bool = False) -> float:
+        """Return the rate since the look before, or that of the `whole` time."""
+        now = time.monotonic()
+        if whole:
+            return count / max(now - self._began, PACE_SECONDS_MIN)
+        if now - self._at >= PACE_SECONDS_MIN:
+            self._rate = (count - self._had) / (now - self._at)
+            self._at, self._had = now, count
+        return self._rate
 
 
 class Beat:
@@ -74,14 +105,15 @@ class Beat:
 
     Args:
         line: what is drawn.
-        look: returns counters, lag and message as they are; the rate is made of two looks.
+        look: returns counters, lag and message as they are; the rate is made of two looks, at the
+            end of all of them.
     """
 
     def __init__(self, line: Line, look: Callable[[], dict[str, Any]]) -> None:
         self._line = line
         self._look = look
         self._over = threading.Event()
-        self._had = (time.monotonic(), 0)
+        self._pace = Pace()
         self._thread = threading.Thread(target=self._run, name="delivery-line", daemon=True)
         if line.shown:
             self._thread.start()
@@ -97,26 +129,39 @@ class Beat:
         over = False
         while not over:
             over = self._over.wait(BEAT_SECONDS)
-            seen, now = self._look(), time.monotonic()
-            before, had = self._had
-            read = seen["counters"]["read"]
-            self._had = (now, read)
-            rate = (read - had) / max(now - before, 1e-3)
+            seen = self._look()
+            rate = self._pace.of(seen["counters"]["read"], whole=over)
             self._line.show(seen | {"processedRowsPerSecond": rate}, last=over)
 
 
-def text_of(name: str, progress: dict[str, Any]) -> str:
-    """Return a progress in one line."""
+def text_of(name: str, progress: dict[str, Any], columns: int | None = None) -> str:
+    """Return a progress in one line.
+
+    Args:
+        name: of the query.
+        progress: as a query tells it.
+        columns: how long the line may be; None: as long as it is.
+    """
     counters, lag = progress["counters"], progress["lag"]
+    letters = counters.get("dead_letter", 0)
+    again = counters.get("duplicate", 0) + counters.get("remnant", 0)
+    #: In the order in which they stand, with the rank at which they go where there is no room.
     words = [
-        f"{name}:",
-        f"{progress['processedRowsPerSecond']:,.0f} rows/s",
-        f"lag {'?' if lag is None else format(lag, ',')}",
-        f"duplicates {counters.get('duplicate', 0) + counters.get('remnant', 0):,}",
-        f"seals {counters.get('seals', 0):,}",
-        f"| {progress['message']}",
+        (3, f"{progress['processedRowsPerSecond']:,.0f} rows/s"),
+        *([(4, f"lag {lag:,}")] if lag is not None else []),
+        (2, f"duplicates {again:,}"),
+        *([(5, f"dead letters {letters:,}")] if letters else []),
+        (1, f"seals {counters.get('seals', 0):,}"),
     ]
-    return "  ".join(words)
+    # An error may have more lines, which whoever waits for the query is told.
+    message = "| " + (str(progress["message"]).splitlines() or [""])[0]
+    while True:
+        text = "  ".join([f"{name}:", *(word for _, word in words), message])
+        if columns is None or len(text) <= columns:
+            return text
+        if not words:
+            return f"{text[: columns - 1]}…"
+        words.remove(min(words))
 
 
 def begun(plan: Plan, lanes: int) -> str:
@@ -128,7 +173,9 @@ def begun(plan: Plan, lanes: int) -> str:
 def ended(counters: Mapping[str, int]) -> str:
     """Say what was done."""
     fresh, again = counters["fresh"], counters["duplicate"] + counters["remnant"]
+    aside = counters["dead_letter"]
+    letters = f" ({aside:,} as dead letters)" if aside else ""
     return (
-        f"ended: {counters['read']:,} records read, {fresh:,} took effect, {again:,} were repeats; "
-        f"{counters['seals']:,} seals"
+        f"ended: {counters['read']:,} records read, {fresh:,} took effect{letters}, {again:,} were "
+        f"repeats; {counters['seals']:,} seals"
     )

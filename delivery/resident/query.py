@@ -21,7 +21,7 @@ from delivery.host.progress import Progress
 from delivery.host.spec import Plan
 from delivery.query import Others, interruptible
 from delivery.resident.caught_up import wait_until_delivered
-from delivery.resident.line import Line, ended
+from delivery.resident.line import Line, Pace, ended
 from delivery.resident.options import CANCEL_SECONDS, RECENT_MAX, Options
 from delivery.resident.supervisor import Supervisor
 
@@ -52,6 +52,7 @@ class ResidentQuery:
         self._turn = threading.Lock()
         self._counted: tuple[float, Progress] = (time.monotonic(), Progress())
         self._line = Line(self.name, wanted=options.live)
+        self._pace = Pace()
         self._others = Others(self.name)
         self._drain_seconds = options.drain_seconds
         self._supervisor = Supervisor(plan, spark, options, partitions, self._progressed)
@@ -154,9 +155,11 @@ class ResidentQuery:
         }
         with self._turn:
             self._recent.append(document)
-        self._line.show(document, last=self._supervisor.ended.is_set() or not document["tasks"])
-        if self._supervisor.over:
-            self._line.say(ended(progress.counters))
+        over = self._supervisor.over
+        rate = self._pace.of(progress.counters["read"], whole=over)
+        self._line.show(document | {"processedRowsPerSecond": rate}, last=over)
+        if over:
+            self._line.say(ended(progress.counters), live=True)
 
 
 class StoppedError(Exception):

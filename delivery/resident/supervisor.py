@@ -252,14 +252,17 @@ class Supervisor:
         plan = self._plan
         try:
             with open_client(plan.kafka, plan.options, plan.client) as client:
+                level = logging.WARNING
                 while not self._stop.wait(GROWTH_SECONDS):
                     try:
                         topics = client.describe([spec.reads for spec in plan.stages])
                     except InvalidUsage:
                         raise
                     except DeliveryError as error:
-                        LOG.warning("topics could not be looked at: %s", error)
+                        LOG.log(level, "topics could not be looked at: %s", error)
+                        level = logging.DEBUG  # until they can be: once is enough
                         continue
+                    level = logging.WARNING
                     self._grown(
                         {
                             spec.name: topics[spec.reads].partitions

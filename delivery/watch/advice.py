@@ -12,8 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
+
+import numpy as np
 
 from delivery.watch.distances import Distances
 from delivery.watch.filters import Health
@@ -54,6 +57,7 @@ class Topic(StrEnum):
     REPEATS = "repeats"
     LOSERS = "losers"
     FILTERS = "filters"
+    LETTERS = "dead-letters"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +88,11 @@ def window_for(longest_ms: int) -> str:
 
 
 def advise(
-    history: History, found: Mapping[str, Distances], lag: Lag, filters: Iterable[Health] = ()
+    history: History,
+    found: Mapping[str, Distances],
+    lag: Lag,
+    filters: Iterable[Health] = (),
+    letters: Mapping[str, str] | None = None,
 ) -> list[Advice]:
     """Conclude what to change.
 
@@ -93,11 +101,13 @@ def advise(
         found: distances of repeats, by "pipeline/stage"; empty: Kafka was not asked.
         lag: how far behind they are now.
         filters: of this host.
+        letters: by "pipeline/stage", the place of a dead letter; None: Kafka was not asked.
     """
     seconds = max(1.0, (history.until_ms - history.since_ms) / 1000)
     behind = {one.name: (one.late_ms or 0) > 0 for one in lag.stages}
     advice: list[Advice] = []
     for stage in history.stages:
+        advice += _letters(history, stage, (letters or {}).get(stage.name))
         advice += _window(stage, found.get(stage.name), seconds)
         if stage.total("read") >= RECORDS_MIN:
             advice += _bundles(stage, seconds, late=behind.get(stage.name, False))
@@ -120,6 +130,25 @@ def advise(
             )
         )
     return advice
+
+
+def _letters(history: History, stage: StageHistory, place: str | None) -> Iterator[Advice]:
+    count = stage.total("dead_letter")
+    if not count:
+        return
+    first = int(np.flatnonzero(stage.sums["dead_letter"])[0])
+    since_ms = history.since_ms + first * history.slice_seconds * 1000
+    since = datetime.fromtimestamp(since_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    asked = (
+        f"--offset {place}" if place else "--offset TOPIC/PARTITION/OFFSET of one, with --kafka,"
+    )
+    yield Advice(
+        stage=stage.name,
+        topic=Topic.LETTERS,
+        seen=f"{count:,} of {stage.total('read'):,} records went to dead letters since {since}",
+        change=f"`delivery explain` {asked} says why; mend that for the records that come, and let a "
+        "stage of its own read the topic of dead letters if they are to take effect after all",
+    )
 
 
 def _window(stage: StageHistory, found: Distances | None, seconds: float) -> Iterator[Advice]:

@@ -23,7 +23,7 @@ from delivery.watch.filters import Health, filters
 from delivery.watch.guarantee import Guarantee, guarantee, settings_in
 from delivery.watch.history import History, history
 from delivery.watch.lag import Lag, lag
-from delivery.watch.rows import read_rows
+from delivery.watch.rows import StageRows, read_rows
 from delivery.watch.tally import Tallies
 from delivery.watch.waiting import Doors
 
@@ -71,10 +71,14 @@ def observe(
     late = lag(catalog, rows, doors, now_ms)
     past = history(catalog, rows, since_ms=since_ms, report=report)
     found: dict[str, Distances] = {}
+    letters: dict[str, str] = {}
     if client is not None:
         cluster = Cluster(client, report)
         for stage in rows.stages:
             found[stage.name] = distances(catalog, cluster, stage)
+        totals = {one.name: one.total("dead_letter") for one in past.stages}
+        places = {one.name: _letter(cluster, one) for one in rows.stages if totals[one.name]}
+        letters = {name: place for name, place in places.items() if place is not None}
     found_here = filters(catalog, rows.lanes, home) if home is not None else ()
     health = tuple(one for lane in found_here for one in lane.each)
     return Observed(
@@ -86,5 +90,19 @@ def observe(
         history=past,
         distances=found,
         filters=health,
-        advice=tuple(advise(past, found, late, health)),
+        advice=tuple(advise(past, found, late, health, letters)),
     )
+
+
+def _letter(cluster: Cluster, stage: StageRows) -> str | None:
+    """Return the place of the last record in a stage's topic of dead letters, which is its last."""
+    topic = cluster.topics().get(stage.writes[-1]) if stage.writes else None
+    if topic is None:
+        return None
+    bounds = cluster.bounds(topic)
+    places = (
+        f"{topic.name}/{source.partition}/{end - 1}"
+        for source, end in bounds.high
+        if end > (bounds.low.at(source) or 0)
+    )
+    return next(places, None)

@@ -78,15 +78,17 @@ def _head(seen: Observed) -> str:
 def _tiles(seen: Observed) -> str:
     total = {
         name: sum(one.total(name) for one in seen.history.stages)
-        for name in ("fresh", "duplicate", "remnant", "abandoned", "seals")
+        for name in ("fresh", "duplicate", "remnant", "abandoned", "seals", "dead_letter")
     }
     dropped = total["duplicate"] + total["remnant"] + total["abandoned"]
+    letters = total["dead_letter"]
     ages = [one.late_ms for one in seen.lag.stages if one.late_ms is not None]
     oldest = _ago(max(ages, default=None))
     held = seen.lag.holdup
     tiles = (
         (_WORDS[seen.guarantee.state], "guarantee, the worst stage", seen.guarantee.state),
         (f"{total['fresh']:,}", "records that took effect", ""),
+        *([(f"{letters:,}", "of them as dead letters", "degraded")] if letters else []),
         (f"{dropped:,}", "repeats dropped", ""),
         (oldest, f"waits longest, in {held.stage}" if held else "waits longest", ""),
         (f"{total['seals']:,}", "seals", ""),
@@ -210,7 +212,7 @@ def _stage(
     cards = [
         lines(
             "Records a second",
-            f"{one.total('read'):,} read, {one.total('outputs'):,} outputs.",
+            f"{one.total('read'):,} read, {one.total('outputs'):,} outputs{_letters(one)}.",
             axis,
             [("read", reads), ("outputs", outputs)],
         ),
@@ -237,6 +239,11 @@ def _stage(
     return (
         f'<section><h3>{escape(one.name)}</h3><div class="cards">{"".join(cards)}</div></section>'
     )
+
+
+def _letters(one: StageHistory) -> str:
+    count = one.total("dead_letter")
+    return f", {count:,} of them dead letters" if count else ""
 
 
 def _dropped(one: StageHistory, axis: Axis) -> str:

@@ -19,7 +19,7 @@ from dedup.catalog.catalog import Catalog
 from delivery.kafka.port import Client
 from delivery.watch.guarantee import guarantee, settings_in
 from delivery.watch.lag import Holdup, lag
-from delivery.watch.rows import Rows, read_rows
+from delivery.watch.rows import Rows, StageRows, read_rows
 from delivery.watch.tally import VERDICTS, Tallies
 from delivery.watch.waiting import Doors
 
@@ -39,6 +39,7 @@ class StageRate:
         behind, pending, late_ms, sealed_ms: as of `delivery.watch.lag.StageLag`.
         records_a_second, outputs_a_second, seals_a_second: what was sealed.
         repeats: the share of the records read that were dropped as repeats; None: none were read.
+        dead_letters: records that became one, by the seals that could be read at any look.
     """
 
     pipeline: str
@@ -52,6 +53,7 @@ class StageRate:
     outputs_a_second: float | None
     seals_a_second: float | None
     repeats: float | None
+    dead_letters: int = 0
 
     @property
     def name(self) -> str:
@@ -99,6 +101,7 @@ class Rates:
         self._tallies.look(self._catalog, rows)
         now = time.monotonic()
         sums = {one.name: self._sum(rows, one.name) for one in rows.stages}
+        letters = {one.name: self._letters(one) for one in rows.stages}
         before, self._before = self._before, (now, sums)
         seconds = None if before is None else max(now - before[0], 1e-3)
         late = lag(self._catalog, rows, doors, now_ms)
@@ -122,6 +125,7 @@ class Rates:
                     outputs_a_second=_rate(new["outputs"] if new else 0, seconds),
                     seals_a_second=_rate(new["seals"] if new else 0, seconds),
                     repeats=(read - new["fresh"]) / read if new and read else None,
+                    dead_letters=letters[one.name],
                 )
             )
         return Screen(at_ms=now_ms, seconds=seconds, stages=tuple(found), holdup=late.holdup)
@@ -133,6 +137,10 @@ class Rates:
                 for lane in stage.lanes:
                     total.update(self._tallies.lanes[lane].counts)
         return total
+
+    def _letters(self, stage: StageRows) -> int:
+        tallies = [self._tallies.lanes[lane] for lane in stage.lanes]
+        return sum(one.before["dead_letter"] + one.counts["dead_letter"] for one in tallies)
 
     def _settings_of(self, rows: Rows, doors: Doors | None) -> dict[str, dict[str, str]]:
         now = time.monotonic()

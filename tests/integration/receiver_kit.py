@@ -21,14 +21,20 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Producer
 
+from dedup.catalog.catalog import Catalog
+from dedup.catalog.open import open_store
+from dedup.model import Frontier
 from delivery import Delivery
 from delivery.api import passed_on
+from delivery.checker import Evidence, LaneInput, check
 from delivery.host.spec import Plan, StageSpec
 from delivery.host.worker import Worker
 from delivery.kafka.opening import open_client
 from delivery.kafka.port import TopicSettings
+from delivery.operate.databases import with_databases
 from delivery.points import At, nowhere
 from delivery.receiver import Bundle, Receiver
+from tests.acceptance.reading import logs_of
 
 PIPELINE = "shop"
 #: Small, so that a few hundred records make many bundles.
@@ -91,22 +97,45 @@ class World(NamedTuple):
             producer.produce(self.topic, value)
         producer.flush()
 
-    def receiver(self, group: str = "billing", *, at: At = nowhere, **options: Any) -> Receiver:
-        """Return a receiver of small bundles."""
-        spec = StageSpec(
+    def spec(self, group: str = "billing", **options: Any) -> StageSpec:
+        """Return what a receiver of small bundles is."""
+        return StageSpec(
             pipeline=PIPELINE,
             name=group,
             reads=self.topic,
             call=passed_on,
-            named=options.pop("named", "header:id"),
-            bundle_rows=options.pop("bundle_rows", BUNDLE_ROWS),
+            named=options.get("named", "header:id"),
+            bundle_rows=options.get("bundle_rows", BUNDLE_ROWS),
         )
-        return Receiver(self.plan, spec, at=at, **options)
+
+    def receiver(self, group: str = "billing", *, at: At = nowhere, **options: Any) -> Receiver:
+        """Return a receiver of small bundles."""
+        said = {key: options.pop(key) for key in ("named", "bundle_rows") if key in options}
+        return Receiver(self.plan, self.spec(group, **said), at=at, **options)
 
     def effects(self) -> Counter[str]:
         """Return how often each record had its effect."""
         with closing(sqlite3.connect(self.database)) as connection:
             return Counter(name for (name,) in connection.execute("SELECT id FROM effect"))
+
+    def prove(self) -> None:
+        """Hold the user's database and the catalog against the topic."""
+        spec = self.spec()
+        with (
+            open_client(self.bootstrap) as client,
+            closing(open_store(self.plan.catalog)) as store,
+            with_databases(Catalog(store)) as (catalog, kept),
+        ):
+            logs = logs_of(client, self.topic)
+            lanes = {
+                spec.lane(source): LaneInput(
+                    id_from=spec.id_of(), due=Frontier.of([(source, log.end)])
+                )
+                for source, log in logs.items()
+            }
+            assert [kept[lane].unread for lane in lanes] == [None] * len(lanes)
+            found = check(Evidence(store=catalog.store, logs=logs, lanes=lanes, finished=True))
+        assert found == []
 
 
 def rows(bundle: Bundle) -> list[tuple[str, int, bytes]]:
@@ -157,16 +186,15 @@ def command(world: World, *words: str) -> list[str]:
         sys.executable,
         "-m",
         "tests.integration.receiver_kit",
-        *world[:2],
-        str(world.root),
+        *map(str, world),
         *words,
     ]
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Consume in this process: BOOTSTRAP TOPIC ROOT WAY BOUNDED POINT PASSES."""
-    bootstrap, topic, root, way, bounded, point, passes = arguments
-    world = World(bootstrap, topic, Path(root))
+    """Consume in this process: BOOTSTRAP TOPIC ROOT CATALOG WAY BOUNDED POINT PASSES."""
+    bootstrap, topic, root, catalog, way, bounded, point, passes = arguments
+    world = World(bootstrap, topic, Path(root), catalog)
     receiver = world.receiver(at=Killer(point, int(passes)), bounded=bounded == "bounded")
     if way == "once":
         consume(world, receiver)

@@ -13,6 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.pages import blocks
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 #: Generous: it takes a minute on two idle cores, and the machine may be busy.
 SECONDS_MAX = 1_500.0
@@ -26,9 +28,16 @@ def row(screen: str, word: str) -> list[int]:
     return [int(number.replace(",", "")) for number in found[1].split()]
 
 
-def test_the_demonstration_is_exact_although_workers_and_drivers_are_killed(tmp_path):
+def labels(screen: str) -> list[str]:
+    """Return what stands before the numbers of each row."""
+    return re.findall(r"^ *(\S.*?) +[\d,]+(?: +[\d,]+)* *$", screen, re.MULTILINE)
+
+
+@pytest.mark.parametrize("catalog", ["sqlite", pytest.param("cassandra", marks=pytest.mark.slow)])
+def test_the_demonstration_is_exact_although_workers_and_drivers_are_killed(tmp_path, catalog):
+    how = ["--orders", str(ORDERS), "--seed", "7", "--catalog", catalog]
     done = subprocess.run(
-        [sys.executable, EXAMPLES / "order_pricing.py", "--orders", str(ORDERS), "--seed", "7"],
+        [sys.executable, EXAMPLES / "order_pricing.py", *how],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -47,6 +56,10 @@ def test_the_demonstration_is_exact_although_workers_and_drivers_are_killed(tmp_
         assert row(done.stdout, word)[ours] == 0
     assert "every order had exactly one effect" in done.stdout
     assert "Traceback" not in done.stderr
+    (shown,) = blocks("README.md", "")
+    assert labels(shown) == labels(done.stdout), (
+        "the figures of the README are others, the rows the same"
+    )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C of a job on real servers: what the user reads in the terminal."""
+"""A job on real servers is told to end, by Ctrl-C or SIGTERM: what the user reads in the terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.integration.resident_kit import Pipeline, until
 
 SECONDS_MAX = 120.0
 JOB = """
-from delivery import Delivery
+from delivery import Delivery, stop_on_signal
 from delivery.spark import spark_session
 
 d = Delivery(catalog="sqlite:shop.db", kafka={kafka!r}, pipeline="shop")
@@ -25,7 +25,10 @@ d = Delivery(catalog="sqlite:shop.db", kafka={kafka!r}, pipeline="shop")
 def price(record):
     return record
 
-d.start(spark_session("shop"), **{options!r}).awaitTermination()
+query = d.start(spark_session("shop"), **{options!r})
+if {handled!r}:
+    stop_on_signal(query)
+query.awaitTermination()
 """
 
 
@@ -42,8 +45,13 @@ def running(program: Path) -> Iterator[subprocess.Popen[str]]:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("engine", ["resident", "micro-batch"])
-def test_ctrl_c_of_a_job_is_one_line_of_ours_and_nothing_of_javas(kafka, unique, tmp_path, engine):
+@pytest.mark.parametrize(
+    ("engine", "handled"), [("resident", False), ("micro-batch", False), ("resident", True)]
+)
+def test_the_end_of_a_job_is_said_at_once_and_when_it_has_come(
+    kafka, unique, tmp_path, engine, handled
+):
+    """By Ctrl-C, and by SIGTERM where `stop_on_signal` was called; nothing of it is Java's."""
     pipeline = Pipeline(unique("shop"), kafka.bootstrap, tmp_path)
     pipeline.send(range(100))
     options = {"engine": engine}
@@ -51,16 +59,27 @@ def test_ctrl_c_of_a_job_is_one_line_of_ours_and_nothing_of_javas(kafka, unique,
         options["checkpoint"] = str(tmp_path / "checkpoint")
     program = tmp_path / "shop.py"
     places = {"kafka": kafka.bootstrap, "reads": pipeline.raw, "writes": pipeline.priced}
-    program.write_text(JOB.format(**places, options=options))
+    program.write_text(JOB.format(**places, options=options, handled=handled))
     with running(program) as job:
         until(lambda: pipeline.ends(pipeline.priced) >= 100 or job.poll() is not None)
-        os.killpg(job.pid, signal.SIGINT)
+        if handled:
+            job.terminate()
+        else:
+            os.killpg(job.pid, signal.SIGINT)
         _, told = job.communicate(timeout=SECONDS_MAX)
     pipeline.close()
-    assert job.returncode == -signal.SIGINT, told
-    lines = [line for line in told.splitlines() if line.startswith("delivery: ")]
-    assert lines == [
-        "delivery: interrupted; shop is stopped, nothing is lost: start it again, it goes on"
-    ]
+    assert job.returncode == (0 if handled else -signal.SIGINT), told
+    lines = [line for line in told.splitlines() if line.startswith(("delivery: ", "shop: ended"))]
+    assert lines.pop(1).startswith(
+        "shop: ended: 115 records read, 100 took effect, 15 were repeats"
+    )
+    assert lines == (
+        ["delivery: stopping shop ...; another signal ends it at once"]
+        if handled
+        else [
+            "delivery: stopping shop ...; Ctrl-C again ends it at once",
+            "delivery: interrupted; shop is stopped, nothing is lost: start it again, it goes on",
+        ]
+    )
     assert "Traceback" not in told
     assert "ERROR" not in told, told

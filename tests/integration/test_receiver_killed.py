@@ -19,6 +19,7 @@ from delivery.receiver.points import (
     POINTS,
 )
 from delivery.services.kafka import Kafka
+from tests.conformance.cassandra_kit import cassandra_url
 from tests.integration.receiver_kit import (
     PROCESS_SECONDS_MAX,
     World,
@@ -34,9 +35,15 @@ IDS = [one for number in range(240) for one in ([number, number - number % 3][::
 DECIDING = (IDENTITY_MINTED, CATALOG_TOLD, LANES_COPIED)
 
 
-@pytest.fixture
-def world(kafka: Kafka, unique: Callable[[str], str], tmp_path: Path) -> World:
-    world = World(kafka.bootstrap, unique("killed"), tmp_path).make()
+@pytest.fixture(params=["sqlite", pytest.param("cassandra", marks=pytest.mark.slow)])
+def world(
+    request: pytest.FixtureRequest, kafka: Kafka, unique: Callable[[str], str], tmp_path: Path
+) -> World:
+    """A topic, and a catalog in a file or on a node of Cassandra's."""
+    catalog = ""
+    if request.param == "cassandra":
+        catalog = cassandra_url(request.getfixturevalue("cassandra"), unique("killed"))
+    world = World(kafka.bootstrap, unique("killed"), tmp_path, catalog).make()
     world.send(IDS)
     return world
 
@@ -59,6 +66,7 @@ def test_killed_while_a_new_group_decides_where_its_lanes_are(world: World, poin
     assert not world.effects()
     consume(world, world.receiver(bounded=True))
     assert world.effects() == once_each(IDS)
+    world.prove()
 
 
 def test_killed_at_every_step_of_a_bundle(world: World) -> None:
@@ -69,6 +77,7 @@ def test_killed_at_every_step_of_a_bundle(world: World) -> None:
     assert run(world, "once") == 0
     assert world.effects() == once_each(IDS)
     assert consume(world, world.receiver(bounded=True)) == 0
+    world.prove()
 
 
 def test_an_effect_before_its_seal_may_happen_twice_and_none_is_lost(world: World) -> None:

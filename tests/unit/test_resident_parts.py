@@ -206,6 +206,22 @@ def test_a_task_that_comes_back_replaces_the_one_that_was_there(control, changes
     after.cut()
     until(lambda: control.running == 0, changes)
     assert control.progress().counters["read"] == 17
+
+
+def test_lanes_stay_as_they_stood_where_a_task_said_its_last_word(control, changes):
+    """So that how far a query has come is known when nobody runs it any more."""
+    ending, lost = call(control, 0), call(control, 1)
+    until(lambda: control.running == 2, changes)
+    lost.send({"progress": progress(5)})
+    until(lambda: control.progress().counters["read"] == 5, changes)
+    lost.cut()
+    until(lambda: control.running == 1, changes)
+    assert control.progress().lanes == ()
+    ending.send({"ended": progress(7)})
+    ending.cut()
+    until(lambda: control.running == 0, changes)
+    assert [lane.lag for lane in control.progress().lanes] == [0]
+    control.begin(2, {"a": 2})
     assert control.progress().lanes == ()
 
 

@@ -36,9 +36,8 @@ print("ended cleanly", flush=True)
 
 @pytest.fixture
 def child() -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        [sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    pipe, line = subprocess.PIPE, [sys.executable, "-c", CHILD]
+    with subprocess.Popen(line, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         assert said(process) == "running"
         yield process
         process.kill()
@@ -56,6 +55,11 @@ def test_the_first_one_lets_what_is_under_way_come_to_its_end(
     child.send_signal(number)
     assert said(child) == "stopping"
     assert child.poll() is None
+    assert child.stderr is not None
+    # Before anything of it is stopped, which may take long.
+    assert child.stderr.readline() == "\n"
+    told = "delivery: stopping the query ...; another signal ends it at once\n"
+    assert child.stderr.readline() == told
     assert child.stdin is not None
     child.stdin.write("\n")
     child.stdin.flush()
@@ -112,12 +116,13 @@ def waiting(
         process.kill()
 
 
-def test_ctrl_c_stops_the_query_and_says_so_in_one_line_without_a_traceback() -> None:
+def test_ctrl_c_stops_the_query_and_says_so_at_once_and_at_the_end_without_a_traceback() -> None:
     with waiting() as process:
         process.send_signal(signal.SIGINT)
         assert said(process) == "stopping"
         _, told = process.communicate("\n", SECONDS_MAX)
     assert told == (
+        "\ndelivery: stopping shop ...; Ctrl-C again ends it at once\n"
         "\ndelivery: interrupted; shop is stopped, nothing is lost: start it again, it goes on\n"
     )
     assert process.returncode == -signal.SIGINT

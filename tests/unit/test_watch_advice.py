@@ -41,7 +41,7 @@ def seen(sizes: list[int], *, seconds: float = 100, **more: Any) -> History:
     sums = {
         name: np.zeros(SLICES)
         for name in ("fresh", "duplicate", "remnant", "abandoned", "read", "seals", "outputs")
-    }
+    } | {"dead_letter": np.zeros(SLICES)}
     sums["read"][0] = sum(sizes)
     sums["seals"][0] = len(sizes)
     for name, count in more.pop("sums", {}).items():
@@ -124,6 +124,17 @@ def test_full_bundles_of_a_late_stage_ask_for_tasks() -> None:
 def test_many_small_bundles_may_be_fewer() -> None:
     assert "micro-batch" in told(seen([2] * 1_000, seconds=100))[Topic.BUNDLES][1]
     assert told(seen([2] * 1_000, seconds=1_000))[Topic.BUNDLES][1] == ""
+
+
+def test_dead_letters_are_counted_and_one_is_named() -> None:
+    history = seen([10] * 50, seconds=SLICES)
+    assert Topic.LETTERS not in told(history)
+    history.stages[0].sums["dead_letter"][3:5] = 7
+    (without,) = advise(history, {}, late(0))
+    assert without.seen == "14 of 500 records went to dead letters since 1970-01-01 00:00:03 UTC"
+    assert "`delivery explain` --offset TOPIC/PARTITION/OFFSET of one" in without.change
+    (one,) = advise(history, {}, late(0), (), {"shop/price": "bad/0/9"})
+    assert "`delivery explain` --offset bad/0/9 says why" in one.change
 
 
 def test_a_crowded_lane_is_named() -> None:

@@ -10,9 +10,19 @@ import time
 import click
 
 from delivery.cli.output import Output, verb
-from delivery.cli.tables import ago, number, table, wide
+from delivery.cli.tables import ago, number, table, where_any, wide
 
-_TITLES = ("stage", "reads", "writes", "lanes", "seals", "pending", "frontier", "age")
+_TITLES = (
+    "stage",
+    "reads",
+    "writes",
+    "lanes",
+    "seals",
+    "pending",
+    "frontier",
+    "age",
+    "dead letters",
+)
 
 
 @click.command(epilog="Example: `delivery stage list sqlite:shop.db`.")
@@ -22,7 +32,8 @@ def command(out: Output, *, url: str) -> None:
     """Say which stages the catalog at URL knows, and how far each is.
 
     Of each: its topics, its lanes, their seals, those that are not acknowledged (pending), the sum
-    of its frontiers, and the age of its last seal. A topic that no stage of the catalog reads is
+    of its frontiers, the age of its last seal, and, if there are any, records that went to dead
+    letters, by the newest 1,000 seals of each lane. A topic that no stage of the catalog reads is
     shown by its identity.
     """
     from delivery.operate.opening import opened  # noqa: PLC0415  keeps --help light
@@ -41,8 +52,9 @@ def command(out: Output, *, url: str) -> None:
             number(one.pending),
             number(one.records),
             ago(one.age_ms),
+            number(one.dead_letters),
         )
         for one in found
     ]
-    lines = table(_TITLES, rows, wide()) if rows else ["no stage ever ran on it"]
+    lines = table(*where_any(_TITLES, rows), wide()) if rows else ["no stage ever ran on it"]
     out.result("\n".join(lines), {"catalog": where, "stages": [one.document() for one in found]})

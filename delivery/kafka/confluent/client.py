@@ -9,7 +9,6 @@ Invariants:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Self, TypeVar
@@ -29,9 +28,11 @@ from confluent_kafka.cimpl import NewTopic
 from dedup.errors import DeliveryError
 from dedup.model import IDENTITY_BYTES, Frontier, Source, TopicId
 from delivery.kafka.confluent import errors
+from delivery.kafka.confluent.chatter import spoken
 from delivery.kafka.confluent.consumer import ConfluentConsumer
 from delivery.kafka.confluent.producer import ConfluentProducer
 from delivery.kafka.options import Options, for_librdkafka
+from delivery.kafka.outages import gone
 from delivery.kafka.port import (
     ANSWER_SECONDS_MAX,
     FETCH_BUFFER_BYTES_MAX,
@@ -45,9 +46,9 @@ from delivery.kafka.port import (
 
 __all__ = ["ConfluentClient"]
 
-LOG = logging.getLogger(__name__)
-
 _HALF = 64
+#: What a question fails with where nobody is there to answer it.
+_AWAY = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN)  # noqa: SLF001  librdkafka's own codes begin so
 #: What the library documents, but does not export by its own types.
 _ADMIN: Any = admin
 _T = TypeVar("_T")
@@ -60,7 +61,7 @@ class ConfluentClient:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        config = for_librdkafka(options, "admin") | {"logger": LOG}
+        config = for_librdkafka(options, "admin") | spoken(options.bootstrap)
         try:
             self._admin = AdminClient(config)
         except KafkaException as error:
@@ -203,6 +204,8 @@ class ConfluentClient:
     def _wrong(self, op: str, subject: str, error: KafkaError) -> DeliveryError:
         at, text = self._options.bootstrap, self._options.redacted(error.str())
         asked = "" if at in subject else f"; asked at {at}"
+        if error.code() in _AWAY:
+            gone(at)  # nobody polls an admin client, so it hears of no outage
         return errors.of_read(op, subject, error, f"{text}{asked}")
 
 

@@ -26,6 +26,7 @@ from dedup.errors import DeliveryError, InvalidUsage
 from dedup.model import Source
 from delivery.batch import Batch
 from delivery.kafka.confluent import errors
+from delivery.kafka.confluent.chatter import is_outage, spoken
 from delivery.kafka.options import Options, for_librdkafka
 from delivery.kafka.port import (
     FETCH_RECORDS_MIN,
@@ -87,7 +88,8 @@ class ConfluentConsumer:
             "fetch.wait.max.ms": 50,
             "message.max.bytes": _KIB * _KIB,
         } | for_librdkafka(options, "consumer")
-        config |= {"error_cb": self._heard, "on_commit": self._committed, "logger": LOG}
+        config |= spoken(options.bootstrap)
+        config |= {"error_cb": self._heard, "on_commit": self._committed}
         try:
             self._consumer = Consumer(config)
         except KafkaException as error:
@@ -285,6 +287,8 @@ class ConfluentConsumer:
 
     def _heard(self, error: KafkaError) -> None:
         """Hear of what concerns no partition; called within a poll."""
+        if is_outage(error, self._options.bootstrap):
+            return
         if error.code() == _AUTHENTICATION or error.fatal():
             self._failure = error
 

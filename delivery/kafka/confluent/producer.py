@@ -12,7 +12,6 @@ Invariants:
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -24,6 +23,7 @@ from dedup.errors import DeliveryError, Indeterminate
 from dedup.model import Frontier, Source
 from delivery.batch import Emissions
 from delivery.kafka.confluent import errors
+from delivery.kafka.confluent.chatter import spoken
 from delivery.kafka.options import Options, for_librdkafka
 from delivery.kafka.port import (
     BATCH_BYTES_MAX,
@@ -35,8 +35,6 @@ from delivery.kafka.port import (
 )
 
 __all__ = ["ConfluentProducer"]
-
-LOG = logging.getLogger(__name__)
 
 #: How long reports are waited for at a time, while the queue is full or being emptied.
 _SERVE_SECONDS = 0.1
@@ -175,7 +173,7 @@ class ConfluentProducer:
 
     def _open(self) -> Producer:
         try:
-            self._producer = Producer(self._config | {"logger": LOG})
+            self._producer = Producer(self._config | spoken(self._options.bootstrap))
         except KafkaException as error:
             fault = error.args[0]
             raise errors.of_read(
