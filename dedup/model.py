@@ -149,6 +149,8 @@ class Head:
     state: bytes = b""
     #: For how long publishers may repeat themselves, as the last seal said that did; 0: none has.
     window_ms: int = 0
+    #: How publishers name records, as the last seal said that did; "": none has.
+    named: str = ""
 
     def last_kept(self, incarnation: Incarnation) -> int | None:
         """Return the last valid seq of an incarnation of this lane; None if it is not ours."""
@@ -259,6 +261,10 @@ class Seal:
     inline_dropped: bytes = b""
     #: For how long its lane holds ids that publishers name; 0: whoever made it does not know.
     window_ms: int = 0
+    #: How publishers name its records, as the stage says it, "place" where nothing but that names
+    #: them, "function NAME" where code does, "each topic's " in front where names are those of a
+    #: topic; "": whoever made it does not know.
+    named: str = ""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -299,6 +305,7 @@ def advance(head: Head, seal: Seal) -> Head:
         minted_at_ms=seal.minted_at_ms,
         read_seqs=merged_reads(head.read_seqs, seal.learned),
         window_ms=seal.window_ms or head.window_ms,
+        named=seal.named or head.named,
     )
 
 

@@ -1,13 +1,15 @@
 """How a publisher names its records: the ways a stage can say where the id stands.
 
-What it is: `id_from(text)` for what users write, `names_of`, which takes the names out of a whole
-batch, `says_where`, by which a record without a name is one that was expected to have it, `forgiving`,
+What it is: `id_from(text)` for what users write, `said_of` and `way_of`, by which seals say it and are
+read, `per_topic`, for who reads several, `names_of`, which takes the names out of a whole batch, `says_where`, by which a record without a name is one that was expected to have it, `forgiving`,
 for whoever looks at records that were put aside, and `field_of`.
 What it must not know: hashes, verdicts, lanes.
 
 Invariants:
     A record that names itself nowhere is named by its place; a name is never made up.
     A way with a method `column` names a whole batch at once, and cannot fail.
+    One lane of a wrapped job reads several topics, and a name is one within its topic: the order 7
+    is not the customer 7.
     A record whose name cannot be taken out is named by its place where dead letters take it; else
     it stops the stage, which says where it is: nothing of it is sealed.
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from itertools import chain
 from operator import itemgetter
 from typing import Any
@@ -37,6 +40,21 @@ BY_PLACE = (
     "id_from= where records name themselves"
 )
 
+#: What partitions that appeared mean where publishers repeat themselves.
+KEYS_MOVED = (
+    "partitions appeared ({}), so keys have moved: what a publisher repeats may lie in another "
+    "partition than the record it repeats, whose lane does not know it, and takes effect again"
+)
+
+#: How seals say that nothing but its place names a record, and that code does.
+PLACE = "place"
+FUNCTION = "function"
+#: And that a name is one within its topic: one lane of a wrapped job reads several.
+EACH_TOPICS = "each topic's "
+#: Letters of a function's name that a seal says.
+SAID_MAX = 200
+#: How alike two words are of which one was meant by the other.
+NEAR = 0.6
 #: What could not be done for a record that is put aside, as its error says.
 NAMING = "take the id out of a record"
 
@@ -64,12 +82,42 @@ def id_from(text: str | IdFrom | None) -> IdFrom:
         return _PLAIN[way]()
     if way in _NAMED and rest:
         return _NAMED[way](rest)
+    near = get_close_matches(way, (*_PLAIN, *_NAMED), n=1, cutoff=NEAR)
+    meant = near[0] + (f":{rest or 'NAME'}" if near[0] in _NAMED else "") if near else ""
     raise InvalidUsage(
         "name the records of a stage",
         f"id_from={text!r}",
-        'nothing was started: say "header:NAME", "key", "value", "json:FIELD", "delivery", or give a '
+        (f'did you mean "{meant}"? ' if meant else "")
+        + 'nothing was started: say "header:NAME", "key", "value", "json:FIELD", "delivery", or give a '
         "function that returns bytes, or None for a record that only its place names",
     )
+
+
+def per_topic(way: IdFrom) -> IdFrom:
+    """Return the way of naming that tells topics apart; ids of other catalogs are told apart."""
+    return way if isinstance(way, Foreign) else _PerTopic(way)
+
+
+def said_of(named: str | IdFrom | None, *, by_topic: bool = False) -> str:
+    """Return how seals say the way that a user wrote; of a function they say its name."""
+    if named is None:
+        return PLACE
+    if not isinstance(named, str):
+        named = f"{FUNCTION} {getattr(named, '__qualname__', type(named).__qualname__)}"[:SAID_MAX]
+    return EACH_TOPICS + named if by_topic and named != "delivery" else named
+
+
+def way_of(said: str) -> IdFrom | None:
+    """Return the way that a seal says; None where it does not say it, or only its code knows."""
+    if said == PLACE:
+        return id_from(None)
+    if said.startswith(EACH_TOPICS):
+        way = way_of(said.removeprefix(EACH_TOPICS))
+        return way and per_topic(way)
+    try:
+        return id_from(said)
+    except InvalidUsage:
+        return None
 
 
 def names_of(
@@ -215,6 +263,21 @@ class Foreign:
         """Return the id that the record's header says, whoever sent it."""
         header = decode_header(record.header(NAME) or b"")
         return None if header is None else header.id
+
+
+class _PerTopic:
+    """A name with the identity of its topic in front."""
+
+    def __init__(self, way: IdFrom) -> None:
+        self.way = way
+
+    def __call__(self, record: Record) -> bytes | None:
+        name = self.way(record)
+        return None if name is None else record.source.topic + name
+
+    def column(self, batch: Batch, rows: _Rows) -> Sequence[bytes | None]:
+        topic = batch.source.topic
+        return [None if name is None else topic + name for name in names_of(self.way, batch, rows)]
 
 
 def _last(headers: Sequence[tuple[str, bytes]] | None, name: str) -> bytes | None:

@@ -254,7 +254,7 @@ class LaneRunner:
                 store,
                 work,
                 code=self._stage.code,
-                window_ms=self._policy.window_ms,
+                policy=self._policy,
                 counts=self._remaker.counts,
                 at=self._at,
             )

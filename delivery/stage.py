@@ -60,6 +60,8 @@ class Policy:
     deterministic: bool = False
     #: For how long its publishers may repeat themselves; its seals say it. 0: nobody knows.
     window_ms: int = 0
+    #: How they name their records, as seals say it. "": nobody knows.
+    named: str = ""
 
 
 class StoppedByRecordError(Exception):

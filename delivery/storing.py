@@ -21,6 +21,7 @@ from delivery.batch import Rows
 from delivery.outputs import Origin, content_digest, encode_outputs
 from delivery.protocol import messages as m
 from delivery.recipe import Recipe, encode_recipe
+from delivery.stage import Policy
 from delivery.work import Work
 
 
@@ -31,7 +32,7 @@ def store_bundle(
     work: Work,
     *,
     code: str,
-    window_ms: int,
+    policy: Policy,
     counts: tuple[int, ...] | None = None,
     at: points.At,
 ) -> Seal:
@@ -43,7 +44,7 @@ def store_bundle(
         store: where the bundle will stand.
         work: the bundle.
         code: version of the stage's code.
-        window_ms: how long the stage holds ids that publishers name.
+        policy: what the stage chose, of which seals say how ids are held and found.
         counts: of a deterministic stage, how many partitions each edge has; None of any other.
         at: is told each named step.
     """
@@ -74,7 +75,8 @@ def store_bundle(
         inline_outputs=catalog.inline(chunks),
         inline_segment=catalog.inline(ids),
         inline_dropped=catalog.inline(drops),
-        window_ms=window_ms,
+        window_ms=policy.window_ms,
+        named=policy.named,
     )
 
 

@@ -35,9 +35,9 @@ from dedup.model import (
 )
 
 VERSION = 1
-#: Of a head: version 1 did not say the window.
+#: Of a head: version 1 said neither the window nor how records are named.
 HEAD_VERSION = 2
-#: Of a seal: version 1 did not count unnamed records, version 2 did not say the window.
+#: Of a seal: version 1 did not count unnamed records, version 2 said neither of these.
 SEAL_VERSION = 3
 _SEAL_COUNTS_UNNAMED = 2
 #: Rows are read far more often than they change; a decoded row is immutable, so it may be shared.
@@ -61,7 +61,7 @@ def encode_head(head: Head) -> bytes:
     out.uint(len(head.past))
     for kept in head.past:
         out.raw(kept.incarnation).uint(kept.seq)
-    out.data(head.state).uint(head.window_ms)
+    out.data(head.state).uint(head.window_ms).text(head.named)
     return wrap(Kind.HEAD, HEAD_VERSION, out.body())
 
 
@@ -86,6 +86,7 @@ def _read_head(version: int, body: Reader) -> Head:
         ),
         state=body.data(),
         window_ms=body.uint() if version >= HEAD_VERSION else 0,
+        named=body.text() if version >= HEAD_VERSION else "",
     )
 
 
@@ -104,7 +105,7 @@ def encode_seal(seal: Seal) -> bytes:
     for blob in (seal.outputs, seal.segment, seal.dropped):
         out.uint(blob.chunks).uint(blob.rows).uint(blob.size).raw(blob.digest)
     out.data(seal.inline_outputs).data(seal.inline_segment).data(seal.inline_dropped)
-    out.uint(seal.window_ms)
+    out.uint(seal.window_ms).text(seal.named)
     return wrap(Kind.SEAL, SEAL_VERSION, out.body())
 
 
@@ -141,6 +142,7 @@ def _read_seal(version: int, body: Reader) -> Seal:
         inline_segment=body.data(),
         inline_dropped=body.data(),
         window_ms=body.uint() if version >= SEAL_VERSION else 0,
+        named=body.text() if version >= SEAL_VERSION else "",
     )
 
 

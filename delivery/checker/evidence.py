@@ -153,7 +153,8 @@ class LaneInput:
     """What only the outside knows of a lane.
 
     Attributes:
-        id_from: how publishers name their records; the one the lane was run with.
+        id_from: how publishers name their records, where a seal does not say it or `ways` lacks it.
+        ways: how they do, by the words in which seals say it.
         due: up to where everything must have taken effect, if the run has finished. None: up to
             the end of every log that the lane reads.
         window_ms: how long ids that publishers name are held, if some were forgotten already.
@@ -163,14 +164,15 @@ class LaneInput:
     """
 
     id_from: Callable[[Any], bytes | None] = lambda _: None
+    ways: Mapping[str, Callable[[Any], bytes | None]] = field(default_factory=dict)
     due: Frontier | None = None
     window_ms: int | None = None
     seeded: bool = False
     span: Span | None = None
 
-    def name_of(self, record: Any) -> bytes | None:
-        """Return a record's name; None where its place names it."""
-        return named_by(self.id_from, record)
+    def name_of(self, record: Any, said: str) -> bytes | None:
+        """Return a record's name by what its seal has said; None where its place names it."""
+        return named_by(self.ways.get(said, self.id_from), record)
 
 
 def named_by(way: Callable[[Any], bytes | None], record: Any) -> bytes | None:

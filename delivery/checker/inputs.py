@@ -198,7 +198,10 @@ class Ledger:
             return
         header = self._genuine(seq, seen)
         if header is None:
-            name = self._asked.name_of(seen.record)
+            seal = self._book.seals.get(seq)
+            # What no seal holds yet will be named as by now.
+            now = self._book.head.named if seq == Place.ABOVE else ""
+            name = self._asked.name_of(seen.record, seal.named if seal is not None else now)
             source = seen.source
             one = Input(
                 seen, external(name, source.topic, source.partition, seen.record.offset), None

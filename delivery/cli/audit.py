@@ -45,8 +45,8 @@ _FAILURES_MAX = 5
     "ways",
     multiple=True,
     metavar="[STAGE=]WAY",
-    help="How publishers name their records, as the stage says it: header:NAME, key, value, "
-    "json:FIELD. Found out from the ids that were decided if it is left out.",
+    help="How publishers name their records where seals do not say it, as the stage did: "
+    "header:NAME, key, value, json:FIELD. Found out from the ids that were decided if left out.",
 )
 @click.option(
     "--window",

@@ -1,7 +1,6 @@
 """What a lane has done in this process, in numbers that add up.
 
-What it is: `Counters`, which a host adds up and sends along, and `warned_of`, which says aloud what a
-number alone would not.
+What it is: `Counters`, which a host adds up and sends along.
 What it must not know: how they are shown.
 
 Invariants:
@@ -10,14 +9,10 @@ Invariants:
 
 from __future__ import annotations
 
-import logging
 from dataclasses import asdict, dataclass, fields
-from typing import Any
 
 from dedup.local.stats import Counters as Did
 from dedup.model import Counts
-
-LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -70,18 +65,3 @@ class Counters:
     def document(self) -> dict[str, int]:
         """Return them by name."""
         return asdict(self)
-
-
-def warned_of(lane: str, named: Any, counts: Counts) -> bool:
-    """Warn of a bundle of which no record has the name that the stage was told of; False if it has."""
-    if not counts.unnamed or counts.unnamed < counts.read:
-        return False
-    LOG.warning(
-        "%s: none of %d records has the name that id_from=%r says, so their places name them: one that "
-        "its publisher sends twice takes effect twice. Nothing is lost. See whether it is spelt as the "
-        "publisher does, stop the stage and mend it; give a function that returns None if it is meant",
-        lane,
-        counts.read,
-        named,
-    )
-    return True

@@ -23,8 +23,9 @@ from dedup.local.index import FILTERS, LaneIndex
 from dedup.model import Counts, Frontier, Source
 from delivery.batch import OFFSET_MAX, Batch, joined
 from delivery.host.clock import SystemClock, pause_seconds
-from delivery.host.counters import Counters, warned_of
+from delivery.host.counters import Counters
 from delivery.host.outbox import Outbox, Road
+from delivery.host.reminding import warn_unnamed
 from delivery.host.senders import Senders, Writers
 from delivery.host.spec import BUFFER_BYTES_MAX, BUFFER_ROWS_MAX, StageSpec
 from delivery.judge import Judge
@@ -57,9 +58,6 @@ class LaneTask:
         senders: who writes what the lane reads; lanes of a process look it up together.
         at: is told each named step.
     """
-
-    #: Whether it was said that no record of a bundle has the name it should have.
-    _warned = False
 
     def __init__(
         self,
@@ -196,8 +194,7 @@ class LaneTask:
 
     def _sealed(self, counts: Counts) -> None:
         self._counters.count(counts)
-        if not self._warned:
-            self._warned = warned_of(self.name, self.spec.named, counts)
+        warn_unnamed(self.spec, self.name, counts)
 
     # Rows -------------------------------------------------------------------------------------
 

@@ -6,9 +6,10 @@ What it must not know: who runs the lanes, how a stage is renamed.
 
 Invariants:
     Nothing is written, and nobody is refused whose stage has a lane: it is in the catalog by its name.
-    Only a stage of the same pipeline counts that went somewhere, is at rest for nobody, is not
-    declared, and shares an input and an output: dead letters and duplicates are no output here, many
-    stages may have theirs in one topic.
+    Only a stage counts that went somewhere, is at rest for nobody, and shares an input and an
+    output: dead letters and duplicates are no output here, many stages may have theirs in one topic.
+    One of the same pipeline counts if it is not declared; of another pipeline nobody here knows what
+    is declared, so that all of it counts.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def declared(stages: Iterable[StageSpec], topics: Mapping[str, Topic]) -> list[D
 
 
 def refuse_renamed(catalog: Catalog, stages: Sequence[Declared]) -> None:
-    """Refuse a stage that never ran where another one did the same and is not declared any more.
+    """Refuse a stage that never ran where another one did the same, which nobody declares here.
 
     Args:
         catalog: where lanes are.
@@ -76,23 +77,38 @@ def refuse_renamed(catalog: Catalog, stages: Sequence[Declared]) -> None:
         InvalidUsage: it may be that other one. Nothing was begun.
     """
     lanes: dict[tuple[str, str], list[str]] = {}
-    pipelines = {one.pipeline for one in stages}
     for lane in catalog.lanes():
         name = name_of(lane)
-        if name.pipeline in pipelines:
-            stage = name.stage.removesuffix(RE_KEYING)
-            lanes.setdefault((name.pipeline, stage), []).append(lane)
+        stage = name.stage.removesuffix(RE_KEYING)
+        lanes.setdefault((name.pipeline, stage), []).append(lane)
     here = {(one.pipeline, one.stage) for one in stages}
-    strange = {key: found for key, found in lanes.items() if key not in here}
-    for one in stages:
-        if (one.pipeline, one.stage) in lanes:
-            continue
-        for (pipeline, stage), found in strange.items():
-            if pipeline == one.pipeline:
-                _refuse_same(catalog, one, stage, found)
+    new = [one for one in stages if (one.pipeline, one.stage) not in lanes]
+    if not new:
+        return
+    strange = [_looked(catalog, *key, found) for key, found in lanes.items() if key not in here]
+    for one in new:
+        # Of its own pipeline first: what is said of that is the surer guess.
+        for other in sorted(strange, key=lambda other: other.pipeline != one.pipeline):
+            _refuse_same(catalog, one, other)
 
 
-def _refuse_same(catalog: Catalog, one: Declared, stage: str, lanes: Iterable[str]) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Other:
+    """A stage that the catalog knows: the topics of those of its lanes that are not at rest."""
+
+    pipeline: str
+    stage: str
+    reads: frozenset[TopicId]
+    writes: frozenset[TopicId]
+    #: What is being done to it and is not finished.
+    under_way: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.pipeline}/{self.stage}"
+
+
+def _looked(catalog: Catalog, pipeline: str, stage: str, lanes: Iterable[str]) -> _Other:
     reads: set[TopicId] = set()
     writes: set[TopicId] = set()
     under_way = ""
@@ -106,13 +122,26 @@ def _refuse_same(catalog: Catalog, one: Declared, stage: str, lanes: Iterable[st
         under_way = under_way or (rest.why() if rest is not None else "")
         reads |= {topic for _, topic in row.head.topics}
         writes |= set(row.head.writes)
-    same = [one.reads[topic] for topic in one.reads if topic in reads]
-    made = [one.writes[topic] for topic in one.writes if topic in writes]
+    return _Other(
+        pipeline=pipeline,
+        stage=stage,
+        reads=frozenset(reads),
+        writes=frozenset(writes),
+        under_way=under_way,
+    )
+
+
+def _refuse_same(catalog: Catalog, one: Declared, other: _Other) -> None:
+    same = [one.reads[topic] for topic in one.reads if topic in other.reads]
+    made = [one.writes[topic] for topic in one.writes if topic in other.writes]
     if not (same and made) or may_begin(catalog, f"{one.name}/"):
         return
-    if under_way:
-        raise InvalidUsage(_OP, f"{one.pipeline}/{stage}", f"{under_way}; nothing was started")
-    raise InvalidUsage(_OP, one.name, _why(catalog, one, stage, same, made))
+    if other.under_way:
+        raise InvalidUsage(_OP, other.name, f"{other.under_way}; nothing was started")
+    topics = (", ".join(same), ", ".join(made))
+    elsewhere = other.pipeline != one.pipeline
+    why = (_why_elsewhere if elsewhere else _why)(catalog.store.url, one, other, topics)
+    raise InvalidUsage(_OP, one.name, why)
 
 
 def _went(head: Head) -> bool:
@@ -120,17 +149,27 @@ def _went(head: Head) -> bool:
     return head.ref.seq > 0 or any(offset for _, offset in head.frontier)
 
 
-def _why(
-    catalog: Catalog, one: Declared, stage: str, same: Sequence[str], made: Sequence[str]
-) -> str:
-    url, other = catalog.store.url, f"{one.pipeline}/{stage}"
+def _why(url: str, one: Declared, other: _Other, topics: tuple[str, str]) -> str:
     return (
-        f"it never ran, and {other}, which did, reads {', '.join(same)} and writes "
-        f"{', '.join(made)} as well and is not declared any more. If this is that stage under "
-        "another name, all that it has read would be read again and count twice: what a stage "
-        "knows is kept under its name, by default its function's; nothing was started. Renamed? "
-        f"Say `delivery stage rename {url} {other} {one.stage} --kafka ...`, or give it its old "
-        f'name back, name="{stage}". Has {stage} ended? Say `delivery stage retire {url} {other} '
-        "--kafka ...`. Are both to run, each from a program of its own? Say `delivery catalog "
-        f"accept {url} --stage {one.name}`"
+        f"it never ran, and {other.name}, which did, reads {topics[0]} and writes {topics[1]} as well "
+        "and is not declared any more. If this is that stage under another name, all that it has read would be read again and count "
+        "twice: what a stage knows is kept under its name, by default its function's; nothing was "
+        f"started. Renamed? Say `delivery stage rename {url} {other.name} {one.stage} --kafka ...`, "
+        f'or give it its old name back, name="{other.stage}". Has {other.stage} ended? Say '
+        f"`delivery stage retire {url} {other.name} --kafka ...`. Are both to run, each from a "
+        f"program of its own? Say `delivery catalog accept {url} --stage {one.name}`"
+    )
+
+
+def _why_elsewhere(url: str, one: Declared, other: _Other, topics: tuple[str, str]) -> str:
+    old = f'pipeline="{other.pipeline}"'
+    old += f', name="{other.stage}"' if other.stage != one.stage else ""
+    return (
+        f"it never ran, and {other.name} of another pipeline in this catalog, which did, reads "
+        f"{topics[0]} and writes {topics[1]} as well. "
+        "If this is that pipeline under another name, all that it has read would be read again and "
+        "count twice: what a stage knows is kept under its pipeline's name and its own; nothing was "
+        f"started. Is it the same? Give it its old name back, {old}. Has {other.name} ended? Say "
+        f"`delivery stage retire {url} {other.name} --kafka ...`. Are both to run, each making "
+        f"everything once? Say `delivery catalog accept {url} --stage {one.name}`"
     )

@@ -24,7 +24,7 @@ from dedup.expiry import WINDOW_MS_DEFAULT, WINDOW_MS_MAX
 from dedup.filters import Filters
 from dedup.model import Source
 from delivery.lateness import Trust
-from delivery.naming import IdFrom, id_from
+from delivery.naming import IdFrom, id_from, said_of
 from delivery.protocol.state import Limits
 from delivery.records import Record
 from delivery.stage import Policy
@@ -224,6 +224,7 @@ class StageSpec:
             conflict_stops=self.conflicts == "error",
             deterministic=self.deterministic,
             window_ms=self.window_ms,
+            named=said_of(self.named),
         )
 
     def trust(self) -> Trust | None:

@@ -29,17 +29,17 @@ from dedup.catalog.store import Store
 from dedup.errors import InvalidUsage
 from delivery.host.frozen_outputs import refuse_other_outputs
 from delivery.host.outdated import refuse_outdated
+from delivery.host.reminding import remind, remind_of_lanes
 from delivery.host.renamed import declared, refuse_renamed
 from delivery.host.spec import Plan, StageSpec, there_is
 from delivery.host.worker import Worker
 from delivery.kafka.opening import open_client
 from delivery.kafka.port import Client, Topic, TopicSettings, awaited
 from delivery.life.guard import refuse_at_rest
-from delivery.naming import BY_PLACE
 from delivery.operate.opening import present
 from delivery.wrap.positions import lane_of
 
-__all__ = ["REKEYED_PARTITIONS", "prepare", "remind", "topics_of"]
+__all__ = ["REKEYED_PARTITIONS", "prepare", "topics_of"]
 
 LOG = logging.getLogger(__name__)
 
@@ -111,35 +111,19 @@ def _refused(
     for spec in stages:
         refuse_at_rest(Catalog(store), spec.prefix, [spec.reads])
     refuse_renamed(Catalog(store), declared(stages, topics))
+    made = {name for spec in stages for name in spec.writes}
     for spec in stages:
         # Before any lane runs: what the first to run would send hides nothing of the others.
-        lanes = [spec.lane(source) for source in topics[spec.reads].sources]
+        lanes = {spec.lane(source): source.partition for source in topics[spec.reads].sources}
         refuse_outdated(Catalog(store), client, lanes, spec.kafka_topics)
+        if spec.reads not in made:
+            remind_of_lanes(Catalog(store), spec, lanes)
     remind(stages)
     return [
         spec
         for spec in stages
         if spec.start == "latest" and store.read(spec.lane(topics[spec.reads].sources[0])) is None
     ]
-
-
-def remind(stages: Sequence[StageSpec], topics: Sequence[str] = ()) -> None:
-    """Say once of each stage at its start what nobody would see until it is too late.
-
-    Args:
-        stages: the stages.
-        topics: what they read, where they do not say it themselves.
-    """
-    made = {name for spec in stages for name in spec.writes}
-    for spec in stages:
-        reads = [name for name in topics or (spec.reads,) if name not in made]
-        if spec.named is None and reads:
-            LOG.warning(
-                "stage %s reads %s: where no stage of this catalog made them, %s",
-                spec.name,
-                ", ".join(reads),
-                BY_PLACE,
-            )
 
 
 def _refuse_compacted(client: Client, stages: Sequence[StageSpec]) -> None:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from dedup.errors import DeliveryError, Fenced, Indeterminate, InvalidUsage, Unavailable
 from delivery.host.ends import check
 from delivery.host.hints import Hints
+from delivery.host.reminding import warn_grown
 from delivery.host.spec import Plan, StageSpec
 from delivery.kafka.port import Topic
 from delivery.microbatch import options as bounds
@@ -112,6 +113,8 @@ class StageStream:
         self._failures = 0
         #: Of these, what Spark ended a query with that says nothing to us.
         self._unexplained = 0
+        #: Partitions that were read.
+        self._seen: set[int] = set()
         self.message = "beginning"
         #: What it waits for, in words; empty while all is well.
         self.trouble = ""
@@ -249,6 +252,7 @@ class StageStream:
             partition: (planned.start[name][partition], end)
             for partition, end in planned.end.get(name, {}).items()
         }
+        self._seen = warn_grown(self.spec, self._seen, ranges)
         topic = self._topic(run.ports)
         job = Job(plan=self.plan, run=run.name, topic=topic.id, ranges=ranges)
         if not batch:

@@ -17,14 +17,14 @@ from dataclasses import replace
 from dedup.model import Frontier, LaneRow, Source, TopicId
 from delivery.checker import Evidence, Finding, LaneInput, Log, Span, check
 from delivery.header import NAME, decode_header
-from delivery.naming import id_from
+from delivery.naming import PLACE, id_from, way_of
 from delivery.operate.reach import Terms, due_of, seeded, topics_of
 from delivery.operate.reporting import Report
 from delivery.operate.stand import Stand
-from delivery.operate.ways import Naming
+from delivery.operate.ways import BY_STAGES, Named, Naming, named
 from delivery.records import Record
 
-__all__ = ["BY_STAGES", "Gathering", "said"]
+__all__ = ["Gathering"]
 
 
 class Gathering:
@@ -105,38 +105,34 @@ class Gathering:
     def _asked(self, lane: str, naming: Naming) -> LaneInput | None:
         """Return what the checker must be told of a lane; None if nobody knows."""
         row = self._stand.rows[lane]
-        way, told = self._terms.way_of(lane), None
-        if way is None and row is not None:
-            told, way = said(naming, lane, row)
-            if told is None:
-                self.unproved[lane] = way or ""
+        way, span = self._terms.way_of(lane), self._spans.get(lane)
+        if row is None:
+            found = Named(
+                words=f"by {way}, as you say" if way else BY_STAGES, way=way, ways={}, last=way
+            )
+        else:
+            begin = span.first if span is not None else 1
+            known = named(naming, lane, row, told=way, begin=begin)
+            if known is None:
+                self.unproved[lane] = _UNSAID
                 return None
-        self.named[lane] = told or (f"by {way}, as you say" if way else BY_STAGES)
+            found = known
+        self.named[lane] = found.words
         brought_in = row is not None and seeded(self._stand.catalog, lane, row)
         return LaneInput(
-            id_from=id_from(way),
+            id_from=way_of(found.way or PLACE) or id_from(found.way),
+            ways=found.ways,
             window_ms=self._terms.window_ms,
             seeded=brought_in,
             due=due_of(row),
-            span=self._spans.get(lane),
+            span=span,
         )
 
 
-BY_STAGES = "by the stages that made them"
 _UNSAID = (
     "nothing that its records carry explains the ids it has decided: say how publishers name them "
     "with --id-from, as the stage does"
 )
-
-
-def said(naming: Naming, lane: str, row: LaneRow) -> tuple[str | None, str | None]:
-    """Return how a lane's records are named, in words, and the way; else None and why not."""
-    sure, way, external = naming.guess(lane, row)
-    if not sure:
-        return None, _UNSAID
-    if external:
-        return f"by {way or 'their place'}, as the ids it decided show", way
-    return BY_STAGES, way
 
 
 def _inputs(row: LaneRow | None, logs: Mapping[Source, Log], span: Span | None) -> int:

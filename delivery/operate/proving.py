@@ -35,13 +35,12 @@ from delivery.checker.columns import (
 )
 from delivery.checker.rows import kept_until
 from delivery.checker.world import World
-from delivery.naming import IdFrom, id_from
-from delivery.operate.gathering import said
+from delivery.naming import PLACE, IdFrom, id_from, way_of
 from delivery.operate.guessing import SAMPLE_MAX
 from delivery.operate.reach import Terms, due_of, seeded
 from delivery.operate.reporting import Report
 from delivery.operate.stand import Stand
-from delivery.operate.ways import Naming
+from delivery.operate.ways import Named, Naming, named
 from delivery.protocol.senders import Mark
 from delivery.records import Record
 
@@ -92,7 +91,7 @@ class Proving:
         self._stand, self._terms, self._before, self._report = stand, terms, proved, report
         self._spans = spans or {}
         self._ways: dict[str | None, IdFrom] = {}
-        self._named: dict[str, tuple[str, str | None]] = {}
+        self._named: dict[str, Named] = {}
         self.proofs: dict[str, Proof] = {}
         self.doubts: dict[str, Doubt] = {}
         #: What is proved of each lane by now, and digests of what was proved anew.
@@ -161,7 +160,7 @@ class Proving:
         found.buckets = {lane: dict(buckets) for lane, buckets in before.buckets.items()}
         for lane, base in self._bases.items():
             found.bases[lane] = base
-            found.named[lane] = self._named[lane]
+            found.named[lane] = (self._named[lane].words, self._named[lane].last)
             mine = found.buckets.setdefault(lane, {})
             for at, bucket in self.buckets[lane].items():
                 mine[at] = mine.get(at, Bucket()).plus(bucket)
@@ -173,7 +172,7 @@ class Proving:
 
     def words(self, lane: str) -> str:
         """Say how the records of a lane are named."""
-        return self._named[lane][0]
+        return self._named[lane].words
 
     # Naming -----------------------------------------------------------------------------------
 
@@ -182,23 +181,20 @@ class Proving:
         if row is None:
             self.doubts[lane] = Doubt(None, "head row", "it cannot be read")
             return False
-        if way is not None:
-            self._named[lane] = (f"by {way}, as you say", way)
-        elif lane in self._before.named:
-            self._named[lane] = self._before.named[lane]
-        else:
-            sample = _Sample(self._stand)
-            words, way = said(sample, lane, row)
-            if words is None:
-                self.doubts[lane] = Doubt(None, "its records", "nothing of a sample names them")
-                return False
-            self._named[lane] = (words, way)
+        base, span = self._before.bases.get(lane), self._spans.get(lane)
+        begin = span.first if span is not None else base.ref.seq + 1 if base is not None else 1
+        before = self._before.named.get(lane)
+        found = named(_Sample(self._stand), lane, row, told=way, before=before, begin=begin)
+        if found is None:
+            self.doubts[lane] = Doubt(None, "its records", "nothing of a sample names them")
+            return False
+        self._named[lane] = found
         return True
 
-    def _way(self, lane: str) -> IdFrom:
-        text = self._named[lane][1]
+    def _way(self, text: str | None) -> IdFrom:
         if text not in self._ways:
-            self._ways[text] = id_from(text)
+            # What an operator says was looked at before anything was read.
+            self._ways[text] = way_of(text or PLACE) or id_from(text)
         return self._ways[text]
 
     def _is_genuine(self, mark: Mark, topic: bytes) -> bool:
@@ -220,9 +216,11 @@ class Proving:
         for lane in lanes:
             row = self._stand.rows[lane]
             assert row is not None, "lanes without a row are in doubt"
-            way = self._way(lane)
+            found = self._named[lane]
+            by_seals = {said: self._way(None if said == PLACE else said) for said in found.ways}
             asked[lane] = LaneInput(
-                id_from=way,
+                id_from=self._way(found.way),
+                ways=by_seals,
                 window_ms=self._terms.window_ms,
                 seeded=seeded(self._stand.catalog, lane, row),
                 due=due_of(row),
@@ -231,7 +229,8 @@ class Proving:
             base = self._before.bases.get(lane)
             for source, _ in row.head.frontier:
                 known = ways.setdefault(source.topic, [])
-                known += [way] if way not in known else []
+                mine = (asked[lane].id_from, *by_seals.values())
+                known += [way for way in dict.fromkeys(mine) if way not in known]
             for source, start in self._starts(row, base).items():
                 starts[source] = min(start, starts.get(source, start))
             for source, end in self._ends(lane, row):

@@ -1,16 +1,19 @@
 """How the records of a lane are named, by the evidence of an audit.
 
-What it is: `Naming`, which takes records and decided ids of a lane out of the evidence, and
+What it is: `Naming`, which takes records and decided ids of a lane out of the evidence; `named`, by
+which what seals say of it, what an operator says and what is found out are brought together; and
 `readable_seals`.
 What it must not know: the rules of the checker.
 
 Invariants:
     What cannot be read is left out: the checker says so.
+    What a seal says of its records goes before everything else; a function can be said by nobody.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.store import Blob
@@ -23,14 +26,35 @@ from delivery.checker.listed import read_list
 from delivery.checker.rows import read_head
 from delivery.checker.world import World
 from delivery.header import NAME, decode_header
+from delivery.naming import PLACE, IdFrom, way_of
 from delivery.operate.guessing import SAMPLE_MAX, guessed
 from delivery.operate.snapshot import Snapshot
 from delivery.records import Record
 
-__all__ = ["Naming", "readable_seals"]
+__all__ = ["Named", "Naming", "named", "readable_seals"]
 
 #: Seals whose ids tell how records are named.
 SEALS_TRIED = 5
+#: Of what stages made, headers of ours name the records.
+BY_STAGES = "by the stages that made them"
+_BY_SEALS = ", as its seals say"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """How the records of a lane are named.
+
+    Attributes:
+        words: in words.
+        way: where no seal says it; None: by their place.
+        ways: by the words of the seals.
+        last: the way by now.
+    """
+
+    words: str
+    way: str | None
+    ways: Mapping[str, IdFrom]
+    last: str | None
 
 
 def readable_seals(
@@ -85,10 +109,18 @@ class Naming:
         sure, way = guessed(records, decided)
         return sure, way, True
 
-    def _seals(self, lane: str, row: LaneRow) -> Iterable[Seal]:
+    def spoken(self, lane: str, row: LaneRow, begin: int) -> list[tuple[int, str]]:
+        """Return what seals from `begin` on say of it: the seq at which each way begins, and its words."""
+        found: list[tuple[int, str]] = []
+        for seal in self._seals(lane, row, begin):
+            if not found or found[-1][1] != seal.named:
+                found.append((seal.ref.seq, seal.named))
+        return found
+
+    def _seals(self, lane: str, row: LaneRow, begin: int = 1) -> Iterable[Seal]:
         return (
             seal
-            for incarnation, first, last in row.head.runs(1, row.head.ref.seq)
+            for incarnation, first, last in row.head.runs(begin, row.head.ref.seq)
             for seal in readable_seals(self._catalog, lane, incarnation, first, last)
         )
 
@@ -135,3 +167,55 @@ class Naming:
         header = decode_header(record.header(NAME) or b"")
         row = self._rows.get(header.mark.sender) if header is not None else None
         return row is not None and record.source.topic in row.head.writes
+
+
+def named(
+    naming: Naming,
+    lane: str,
+    row: LaneRow,
+    *,
+    told: str | None,
+    before: tuple[str, str | None] | None = None,
+    begin: int = 1,
+) -> Named | None:
+    """Return how a lane's records are named; None if nobody knows.
+
+    Args:
+        naming: the evidence.
+        lane: its name.
+        row: of it, as it stood.
+        told: what the operator says, for what no seal says.
+        before: the words and the way of what was proved before.
+        begin: the first seal in question.
+    """
+    spoken = naming.spoken(lane, row, begin)
+    ways = {said: known for _, said in spoken if (known := way_of(said)) is not None}
+    by_seals = bool(spoken) and all(said in ways for _, said in spoken)
+    if before is not None and told is None:
+        words, way = before
+    elif by_seals and (spoken[0][0] == begin if told is not None else set(ways) != {PLACE}):
+        words, way = _words(first := _text(spoken[0][1])) + _BY_SEALS, first
+    elif told is not None:
+        words, way = f"by {told}, as you say", told
+    else:
+        sure, way, external = naming.guess(lane, row)
+        if not sure and not by_seals:
+            return None
+        words = _words(way) + (", as the ids it decided show" if sure else _BY_SEALS)
+        words = words if external else BY_STAGES
+    last, changes = way, ""
+    for seq, said in spoken:
+        if said in ways and _text(said) != last:
+            last = _text(said)
+            changes += f", from seal {seq} on {_words(last)}"
+    if changes:
+        words = words.removesuffix(_BY_SEALS) + changes + _BY_SEALS
+    return Named(words=words, way=way, ways=ways, last=last)
+
+
+def _text(said: str) -> str | None:
+    return None if said == PLACE else said
+
+
+def _words(way: str | None) -> str:
+    return f"by {way or 'their place'}"

@@ -30,6 +30,7 @@ from delivery.host.adapters import open_reader
 from delivery.host.clock import SystemClock
 from delivery.host.counters import Counters
 from delivery.host.ends import ended
+from delivery.host.reminding import remind_of_lanes
 from delivery.host.senders import Senders, Writers, logs_of
 from delivery.host.spec import Plan, StageSpec
 from delivery.host.worker import POLL_BYTES_MAX, POLL_RECORDS_MAX, POLL_SECONDS
@@ -162,6 +163,7 @@ class Running:
     def bundles(self) -> Iterator[Bundle]:
         """Yield bundles; see `Receiver`."""
         self._look()
+        remind_of_lanes(self.keeping.catalog, self._spec, dict.fromkeys(self.names))
         while not self._stop.is_set():
             if time.monotonic() - self._looked >= LOOK_SECONDS:
                 self._look()

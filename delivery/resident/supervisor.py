@@ -21,6 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dedup.errors import DeliveryError, InvalidUsage, Unavailable
+from delivery.host.reminding import warn_grown
 from delivery.host.spec import Plan
 from delivery.kafka.opening import open_client
 from delivery.resident import cluster
@@ -276,6 +277,8 @@ class Supervisor:
         now = {name: max(had, found.get(name, 0)) for name, had in self._partitions.items()}
         if now != self._partitions:
             LOG.info("topics have more partitions now: %s", now)
+            for spec in self._plan.stages:
+                warn_grown(spec, range(self._partitions[spec.name]), range(now[spec.name]))
             self._partitions = now
             self.control.grow(now)
             self._wake.set()

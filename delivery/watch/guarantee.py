@@ -14,14 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from typing import Any
 
 from dedup.errors import DeliveryError
 from dedup.expiry import WINDOW_MS_DEFAULT
 from dedup.model import LaneRow, Source, TopicId
+from delivery.naming import KEYS_MOVED
 from delivery.operate.opening import database_of
 from delivery.watch.grown import grown
+from delivery.watch.reasons import UNKNOWN, Kind, Reason, State, by_seals
 from delivery.watch.rows import Rows, StageRows
 from delivery.watch.tally import Tallies
 from delivery.watch.waiting import Doors
@@ -29,62 +30,9 @@ from delivery.watch.waiting import Doors
 __all__ = ["Guarantee", "Kind", "Reason", "StageGuarantee", "State", "guarantee", "settings_in"]
 
 
-class State(StrEnum):
-    """What can be said of a stage."""
-
-    EXACT = "exact"
-    DEGRADED = "degraded"
-    UNKNOWN = "unknown"
-
-
-class Kind(StrEnum):
-    """What is the matter."""
-
-    #: Records were deleted from the input before a seal covered them.
-    UNREAD_DELETED = "unread-deleted"
-    #: A log ends below what was sealed or delivered: it has lost records.
-    LOG_CUT = "log-cut"
-    #: A topic is another one than the one that was read or written.
-    TOPIC_REPLACED = "topic-replaced"
-    TOPIC_GONE = "topic-gone"
-    #: A publisher used one id for two payloads: the second took no effect.
-    CONFLICT = "conflict"
-    #: Records lack the name that the stage was told of: no repeat of theirs is told.
-    UNNAMED = "unnamed"
-    #: The input has got more partitions: repeats of a publisher may lie in another one.
-    PARTITIONS_GREW = "partitions-grew"
-    #: A setting lets Kafka lose what it has acknowledged, or take records before they are read.
-    SETTING = "setting"
-    #: It was not looked at.
-    NOT_ASKED = "not-asked"
-    ELSEWHERE = "elsewhere"
-
-
-_UNKNOWN = (Kind.NOT_ASKED, Kind.ELSEWHERE)
 #: Topics are compared, and asked for their settings.
 _UNCLEAN = "unclean.leader.election.enable"
 _CLEANUP = "cleanup.policy"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reason:
-    """One thing that is the matter.
-
-    Attributes:
-        kind: what.
-        subject: the lane or topic that it is the matter with.
-        since_ms: the earliest moment at which it may have begun; None: unknown.
-        text: what happened and what it means for the data.
-        advice: what to do.
-        until_ms: the lane time at which it is over by itself; None: it is not.
-    """
-
-    kind: Kind
-    subject: str
-    since_ms: int | None
-    text: str
-    advice: str
-    until_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,8 +104,7 @@ def guarantee(
             settings,
             rows.unread,
             [
-                *_conflicts(one, tallies),
-                *_unnamed(one, tallies, window_ms),
+                *by_seals(rows, one, tallies, window_ms),
                 *_grown(rows, one, doors, tallies, window_ms),
             ],
         )
@@ -195,7 +142,7 @@ def _stage(
             *_outputs(stage, doors),
             *_settings(stage, doors, settings),
         ]
-    degraded = [one for one in reasons if one.kind not in _UNKNOWN]
+    degraded = [one for one in reasons if one.kind not in UNKNOWN]
     state = State.DEGRADED if degraded else State.UNKNOWN if reasons else State.EXACT
     times = [one.since_ms for one in degraded if one.since_ms is not None]
     return StageGuarantee(
@@ -205,42 +152,6 @@ def _stage(
         since_ms=min(times, default=None),
         reasons=tuple(reasons),
     )
-
-
-def _conflicts(stage: StageRows, tallies: Tallies) -> Iterator[Reason]:
-    for lane in stage.lanes:
-        tally = tallies.lanes.get(lane)
-        if tally is not None and tally.conflict_ms is not None:
-            count = tally.before["conflict"] + tally.counts["conflict"]
-            yield Reason(
-                kind=Kind.CONFLICT,
-                subject=lane,
-                since_ms=tally.conflict_ms,
-                text=f"{count:,} repeats had another payload than the record they repeat: what came "
-                "second took no effect",
-                advice="let the publisher give every record an id of its own, or say "
-                'conflicts="ignore" if that is meant',
-            )
-
-
-def _unnamed(stage: StageRows, tallies: Tallies, window_ms: int) -> Iterator[Reason]:
-    for lane, row in stage.lanes.items():
-        tally = tallies.lanes.get(lane)
-        if tally is None or tally.unnamed_time_ms is None:
-            continue
-        until_ms = tally.unnamed_time_ms + window_ms
-        if row.head.lane_time_ms < until_ms:
-            count = tally.before["unnamed"] + tally.counts["unnamed"]
-            yield Reason(
-                kind=Kind.UNNAMED,
-                subject=lane,
-                since_ms=tally.unnamed_ms,
-                until_ms=until_ms,
-                text=f"{count:,} records do not have the name that id_from= says, and were named by "
-                "their place: one that its publisher sends twice takes effect twice",
-                advice="look whether id_from= is spelt as the publisher does; where some records "
-                "have no name and that is meant, give a function that returns None for them",
-            )
 
 
 def _grown(
@@ -253,9 +164,7 @@ def _grown(
             subject=rows.topic(one.topic),
             since_ms=one.since_ms,
             until_ms=one.until_ms,
-            text=f"partitions appeared ({numbers}), so keys have moved: what a publisher repeats may "
-            "lie in another partition than the record it repeats, whose lane does not know it, and "
-            "takes effect again",
+            text=KEYS_MOVED.format(numbers),
             advice="it is over once every lane has read on for a window; deduplicate the whole topic "
             'before it grows again (dedup="topic"). Stages without id_from lose nothing by it',
         )

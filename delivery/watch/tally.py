@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from dedup.catalog.catalog import Catalog
 from dedup.model import Incarnation, LaneRow, Seal
+from delivery.naming import PLACE
 from delivery.watch.rows import Rows
 
 __all__ = ["BUNDLE_BOUNDS", "DELAY_BOUNDS", "VERDICTS", "Histogram", "Tallies", "Tally", "seals_of"]
@@ -61,6 +62,23 @@ class Histogram:
         self.sum += other.sum
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Records that are named otherwise than before.
+
+    Attributes:
+        before, after: how, as seals say it.
+        seq, time_ms: the first seal that says so, and the lane time by then.
+        since_ms: when the first seal was made that does not say what the one before it said.
+    """
+
+    before: str
+    after: str
+    seq: int
+    time_ms: int
+    since_ms: int
+
+
 @dataclass(slots=True)
 class Tally:
     """The sums of one lane.
@@ -74,6 +92,8 @@ class Tally:
         conflict_ms: when the first conflict was sealed that could be read; None: there was none.
         unnamed_ms: when the first bundle was sealed with records that lack the name they should
             have, and `unnamed_time_ms`: the lane time of the last; None: there was none.
+        named: how records are named, as the last seal says that does.
+        change: the last time that it was another way; None: it was not.
         begun_ms: when the lane began; None: it is not known any more.
         first_ms: when its first bundle was sealed; None: none was, or it is not known any more.
     """
@@ -85,6 +105,8 @@ class Tally:
     conflict_ms: int | None = None
     unnamed_ms: int | None = None
     unnamed_time_ms: int | None = None
+    named: str = ""
+    change: Change | None = None
     begun_ms: int | None = None
     first_ms: int | None = None
 
@@ -101,11 +123,19 @@ class Tally:
         if seal.counts.unnamed:
             self.unnamed_ms = self.unnamed_ms or seal.minted_at_ms
             self.unnamed_time_ms = seal.lane_time_ms
+        self._name(seal)
         if not first and seal.counts.read:
             self.bundles.add(seal.counts.read)
         # A lane that knows of no time yet has no delay.
         if not first and seal.counts.read and seal.lane_time_ms:
             self.delays.add(max(0, seal.minted_at_ms - seal.lane_time_ms) / 1000)
+
+    def _name(self, seal: Seal) -> None:
+        # Where places named the records, every repeat took effect before as well.
+        if seal.named and self.named not in ("", PLACE, seal.named):
+            since_ms = self.change.since_ms if self.change is not None else seal.minted_at_ms
+            self.change = Change(self.named, seal.named, seal.ref.seq, seal.lane_time_ms, since_ms)
+        self.named = seal.named or self.named
 
 
 class Tallies:

@@ -27,17 +27,18 @@ from dedup.formats.dropped import Run, decode_dropped
 from dedup.model import Counts, Frontier, Seal, Source
 from delivery.host.adapters import open_reader, open_topics
 from delivery.host.clock import SystemClock
-from delivery.host.counters import Counters, warned_of
+from delivery.host.counters import Counters
 from delivery.host.ends import ended
 from delivery.host.hints import Hints
 from delivery.host.outdated import refuse_outdated
+from delivery.host.reminding import remind, remind_of_lanes, warn_unnamed
 from delivery.host.renamed import Declared, refuse_renamed
 from delivery.host.senders import Senders, Writers
-from delivery.host.starting import remind
 from delivery.kafka.opening import open_client
 from delivery.life.guard import refuse_at_rest
 from delivery.microbatch.offsets import Checkpoint, Offsets
 from delivery.microbatch.task import at_of_environment
+from delivery.naming import said_of
 from delivery.ports import Log
 from delivery.protocol import messages as m
 from delivery.protocol.state import Limits
@@ -112,7 +113,6 @@ class StageDriver:
         self.lane = wrapped.lane
         self.counters = Counters()
         self._state = None if query_id is None else state_source(query_id)
-        self._warned = False
         self._frame: DataFrame | None = None
         #: Whether the plan of the batch under way has run.
         self._asked = False
@@ -138,7 +138,11 @@ class StageDriver:
             stage=stage_of(lambda _: None, code),
             emitter=self._emitter,
             clock=SystemClock(threading.Event()),
-            policy=Policy(conflict_stops=spec.conflicts == "error", window_ms=spec.window_ms),
+            policy=Policy(
+                conflict_stops=spec.conflicts == "error",
+                window_ms=spec.window_ms,
+                named=said_of(spec.named, by_topic=True),
+            ),
             limits=Limits(pending_max=1),
             sealed=self._sealed,
             at=at_of_environment(),
@@ -157,6 +161,7 @@ class StageDriver:
         refuse_renamed(self._catalog, [self._declared()])
         refuse_outdated(self._catalog, self._client, [self.lane], self._outputs)
         remind([self._wrapped.spec], list(self._wrapped.topics))
+        remind_of_lanes(self._catalog, self._wrapped.spec, {self.lane: None})
         row = self._catalog.load(self.lane)
         state = self._state
         if state is not None:
@@ -192,8 +197,7 @@ class StageDriver:
 
     def _sealed(self, counts: Counts) -> None:
         self.counters.count(counts)
-        if not self._warned:
-            self._warned = warned_of(self.lane, self._wrapped.spec.named, counts)
+        warn_unnamed(self._wrapped.spec, self.lane, counts)
 
     def _check_state(self, frontier: Frontier, upcoming: int) -> None:
         """Refuse a checkpoint that is not the lane's, or stands elsewhere."""

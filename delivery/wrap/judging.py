@@ -36,9 +36,9 @@ from delivery.host.spec import Plan, StageSpec
 from delivery.judge import Judge
 from delivery.kafka.port import Fetched, empty
 from delivery.microbatch.columns import batch_of, split
+from delivery.naming import per_topic
 from delivery.resident.failures import document_of
 from delivery.verdicts import Verdicts
-from delivery.wrap.names import per_topic
 from delivery.wrap.pieces import Piece, piece_of
 from delivery.wrap.positions import lane_of
 from delivery.wrap.token import PROPERTY, Token

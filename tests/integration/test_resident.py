@@ -199,6 +199,7 @@ def test_a_partition_that_appears_is_read_from_its_first_offset(driver, pipeline
     seconds = until(lambda: pipeline.ends(pipeline.out) >= 10)
     record_property("seconds to a new partition", seconds)
     assert seconds < 10 * GROWTH_SECONDS
+    assert f"reads {pipeline.raw}: partitions appeared (" in driver.log.read_text()
     driver.well("deliver", name=pipeline.name)
     driver.well("stop", name=pipeline.name)
     pipeline.check()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from delivery import Delivery, InvalidUsage
 from delivery.host.starting import prepare
@@ -20,6 +22,16 @@ from tests.integration.wrap_kit import Job, traffic
 from tests.unit.operate_kit import called
 
 RECORDS = 60
+
+
+def grow(kafka: str, topic: str, partitions: int) -> None:
+    """Give a topic more partitions."""
+    admin = AdminClient({"bootstrap.servers": kafka})
+    admin.create_partitions([NewPartitions(topic, partitions)])[topic].result()
+    with open_client(kafka) as client:
+        deadline = time.monotonic() + 30
+        while client.describe([topic])[topic].partitions < partitions:
+            assert time.monotonic() < deadline, "the brokers do not say it"
 
 
 def priced(record: Record) -> Output:
@@ -38,16 +50,22 @@ class Shop:
         for topic in (self.orders, self.priced):
             self.bench.create(topic, 2)
 
-    def declared(self, *stages: str, file: str = "shop.db") -> Bench:
+    def declared(
+        self,
+        *stages: str,
+        file: str = "shop.db",
+        pipeline: str | None = None,
+        id_from: str = "header:id",
+    ) -> Bench:
         """Declare stages that all do the same, anew."""
         delivery = Delivery(
             catalog=f"sqlite:{self.at / file}",
             kafka=self.kafka,
-            pipeline=self.name,
+            pipeline=pipeline or self.name,
             home=str(self.at / "home"),
         )
         for stage in stages or ("price",):
-            delivery.stage(reads=self.orders, writes=self.priced, name=stage, id_from="header:id")(
+            delivery.stage(reads=self.orders, writes=self.priced, name=stage, id_from=id_from)(
                 priced
             )
         self.bench = self._bench(delivery)
@@ -92,6 +110,31 @@ def test_a_stage_under_a_new_name_is_refused_until_it_is_renamed(shop):
     shop.drain("a", "e")
     assert shop.sent() == ["a", "b", "c", "d", "e"]
     assert renamed.proved() == []
+
+
+def test_a_pipeline_under_a_new_name_is_refused_until_it_is_meant(shop):
+    new = f"{shop.name}prod"
+    why = f"{new}/price: it never ran, and {shop.name}/price of another pipeline.*count twice"
+    shop.refused(shop.declared(pipeline=new), f'{why}.*pipeline="{shop.name}"')
+    shop.declared()
+    shop.drain("a", "e")
+    assert shop.sent() == ["a", "b", "c", "d", "e"]
+    both = shop.declared(pipeline=new)
+    called("catalog", "accept", both.delivery.catalog, "--stage", f"{new}/price", "--yes")
+    both.work()
+    assert shop.sent() == sorted("abcde" * 2)
+
+
+def test_a_start_says_what_lets_repeats_through(shop, caplog):
+    """Another way of naming, and partitions that appeared since."""
+    prepare(shop.declared().delivery.plan)
+    assert "takes effect" not in caplog.text
+    prepare(shop.declared(id_from="key").delivery.plan)
+    assert "stage price names its records by key now, and 2 of its lanes" in caplog.text
+    caplog.clear()
+    grow(shop.kafka, shop.orders, 3)
+    prepare(shop.declared().delivery.plan)
+    assert f"stage price reads {shop.orders}: partitions appeared (2)" in caplog.text
 
 
 def test_a_stage_more_and_one_in_place_of_a_retired_one_begin(shop):

@@ -23,9 +23,8 @@ from delivery.host.killing import VARIABLE
 from delivery.kafka.opening import open_client
 from delivery.kafka.port import TopicSettings
 from delivery.microbatch.offsets import checkpoint_at
-from delivery.naming import id_from
+from delivery.naming import id_from, per_topic
 from delivery.services.kafka import Kafka
-from delivery.wrap.names import per_topic
 from delivery.wrap.positions import state_source
 from tests.acceptance.kit import ROOT, Worker, publish
 from tests.acceptance.reading import logs_of

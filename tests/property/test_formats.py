@@ -63,6 +63,7 @@ HEADS = whole(
     past=st.lists(st.builds(Kept, IDENTITIES, NUMBERS), max_size=3).map(tuple),
     state=BYTES,
     window_ms=NUMBERS,
+    named=st.text(),
 )
 
 
@@ -99,6 +100,7 @@ SEALS = whole(
     inline_segment=BYTES,
     inline_dropped=BYTES,
     window_ms=NUMBERS,
+    named=st.text(),
 )
 ACKS = st.builds(Ack, IDENTITIES, NUMBERS, FRONTIERS)
 LISTS = whole(

@@ -14,7 +14,8 @@ from dedup.catalog.open import open_catalog
 from dedup.errors import InvalidUsage
 from delivery import Delivery
 from delivery.host import starting
-from delivery.host.starting import prepare, remind, topics_of
+from delivery.host.reminding import remind
+from delivery.host.starting import prepare, topics_of
 from delivery.kafka.port import TopicSettings
 from tests.unit.house import House
 from tests.unit.memory_kafka import MemoryClient

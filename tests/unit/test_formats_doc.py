@@ -107,6 +107,7 @@ SEAL = Seal(
     segment=blob_ref([INLINE], 2),
     inline_segment=INLINE,
     window_ms=24 * 3_600_000,
+    named="header:id",
 )
 HEAD = Head(
     ref=REF,
@@ -118,6 +119,7 @@ HEAD = Head(
     writes=(WRITTEN,),
     past=(Kept(Incarnation(b"\x77" * 16), 2),),
     window_ms=SEAL.window_ms,
+    named=SEAL.named,
 )
 ACK = Ack(REF.incarnation, 5, Frontier(((Source(WRITTEN, 0), 41), (Source(WRITTEN, 1), 12))))
 AT_0 = HeadRef(REF.incarnation, 0, REF.attempt)

@@ -9,7 +9,7 @@ import pytest
 from dedup.formats.lane import decode_head, decode_seal, encode_head, encode_seal
 from tests.unit.test_formats_doc import HEAD, SEAL
 
-#: By version: before unnamed records were counted, and before seals said the window.
+#: By version: before unnamed records were counted, and before seals said the window and how records are named.
 SEALS = {
     1: """
 5844010106010000dd0c1cbc6116f20322222222222222222222222222222222
@@ -32,7 +32,7 @@ a8466666666666666666666666666666666601023cd8c7fc36762b1deb61102e
 0000170714c1e555feca010102b5f7ac01010002b52c234005427a2e69159fd4
 cbfcd0edd303ab4ecd501a89fbc35a92d7ec0b0a000000""",
 }
-#: Before it said the window.
+#: Before it said these.
 HEAD_1 = """
 58440201ac000000211e56c74623155722222222222222222222222222222222
 0533333333333333333333333333333333011111111111111111111111111111
@@ -45,11 +45,11 @@ HEAD_1 = """
 @pytest.mark.parametrize("version", SEALS)
 def test_a_seal_of_an_earlier_format(version):
     seal = decode_seal(bytes.fromhex(SEALS[version]), "here")
-    assert seal == replace(SEAL, window_ms=0)
+    assert seal == replace(SEAL, window_ms=0, named="")
     assert decode_seal(encode_seal(seal), "here") == seal
 
 
 def test_a_head_of_an_earlier_format():
     head = decode_head(bytes.fromhex(HEAD_1), "here")
-    assert head == replace(HEAD, window_ms=0)
+    assert head == replace(HEAD, window_ms=0, named="")
     assert decode_head(encode_head(head), "here") == head

@@ -14,6 +14,7 @@ from dedup.formats.segment import BUCKET_MS
 from dedup.model import Frontier
 from delivery.broker import MemoryBroker
 from delivery.host import lane as lane_module
+from delivery.host import reminding
 from delivery.host.clock import SystemClock
 from delivery.host.lane import LaneTask
 from delivery.host.spec import StageSpec
@@ -125,7 +126,8 @@ def test_a_lane_goes_on_sealing_while_nothing_has_landed(desk):
         (lambda _: None, 0, []),
     ],
 )
-def test_a_name_that_no_record_has_is_said_once(caplog, named, unnamed, said):
+def test_a_name_that_no_record_has_is_said_once(caplog, monkeypatch, named, unnamed, said):
+    monkeypatch.setattr(reminding, "_told", {})
     desk = Desk(named=named)
     desk.write(1, headers=(("id", b"a"),))
     desk.write(1, headers=(("id", b"b"),))

@@ -11,10 +11,9 @@ from dedup.errors import InvalidUsage
 from dedup.model import Incarnation, RecordId, Source, TopicId
 from delivery.batch import batches_of
 from delivery.header import NAME, Header, encode_header
-from delivery.naming import forgiving, id_from, names_of, says_where
+from delivery.naming import forgiving, id_from, names_of, per_topic, said_of, says_where, way_of
 from delivery.protocol.senders import Mark
 from delivery.records import Record
-from delivery.wrap.names import per_topic
 
 SOURCE = Source(TopicId(b"t" * 16), 3)
 ID = RecordId(b"0123456789abcdef")
@@ -153,3 +152,45 @@ def test_a_name_that_cannot_be_taken_out_stops_the_stage_and_names_the_record(ca
         column(way, record)
     assert raised.value.subject == "offset 11 of partition 3"
     assert raised.value.__cause__ is not None
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("headr:id", "header:id"),
+        ("headers:order.id", "header:order.id"),
+        ("jsn:reading_id", "json:reading_id"),
+        ("header", "header:NAME"),
+        ("keys", "key"),
+        ("vlaue", "value"),
+    ],
+)
+def test_what_was_meant_is_asked(said, meant):
+    with pytest.raises(InvalidUsage, match=f'did you mean "{meant}"'):
+        id_from(said)
+    with pytest.raises(InvalidUsage) as raised:
+        id_from("somewhere")
+    assert "did you mean" not in str(raised.value)
+
+
+def test_seals_say_ways_and_are_understood():
+    for text in ("header:id", "json:a.b", "key", "value", "delivery"):
+        assert said_of(text) == text
+        assert type(way_of(text)) is type(id_from(text))
+    record = Record(value=b"v", key=b"k")
+    assert said_of(None) == "place"
+    assert way_of("place")(record) is None
+    assert said_of(test_seals_say_ways_and_are_understood).startswith("function test_seals")
+    assert len(said_of(type("F" * 900, (), {"__call__": len})())) == 200
+    assert [way_of(said) for said in ("", "function f", "of a newer release")] == [None] * 3
+
+
+def test_names_within_a_topic_are_said_so():
+    for text in ("header:id", "key", "json:id"):
+        said = said_of(text, by_topic=True)
+        assert said == f"each topic's {text}"
+        assert way_of(said)(RECORD) == per_topic(id_from(text))(RECORD)
+        assert way_of(said)(RECORD) != id_from(text)(RECORD)
+    assert said_of(None, by_topic=True) == "place"
+    assert said_of("delivery", by_topic=True) == "delivery"
+    assert way_of(said_of(per_topic, by_topic=True)) is None

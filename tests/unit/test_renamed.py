@@ -14,6 +14,7 @@ from delivery import Delivery
 from delivery.host.renamed import declared, refuse_renamed
 from delivery.operate.accepting import let_begin
 from delivery.protocol.rest import Kind, Rest
+from delivery.stage import Function
 from tests.unit.house import House
 from tests.unit.memory_kafka import MemoryClient
 
@@ -95,8 +96,52 @@ def test_stages_may_share_a_topic_of_dead_letters(house):
     started(house, stage("price"), stage("cost", writes="out", dead_letters="dead"))
 
 
-def test_another_pipeline_may_read_and_write_the_same(house):
-    started(house, stage("cost"), pipeline="other")
+def test_another_pipeline_that_does_the_same_may_be_this_one_by_its_old_name(house):
+    with pytest.raises(InvalidUsage) as refused:
+        started(house, stage("price"), pipeline="shop2")
+    said = str(refused.value)
+    assert "shop2/price: it never ran, and shop/price of another pipeline in this catalog" in said
+    assert "which did, reads in and writes out as well" in said
+    assert "count twice" in said
+    assert 'old name back, pipeline="shop".' in said
+    assert "`delivery stage retire memory: shop/price --kafka ...`" in said
+    assert "`delivery catalog accept memory: --stage shop2/price`" in said
+    assert "rename" not in said, "that verb keeps a stage in its pipeline"
+
+
+def test_another_pipeline_whose_stage_has_another_name_is_told_both_names(house):
+    with pytest.raises(InvalidUsage, match='pipeline="shop", name="price"'):
+        started(house, stage("cost"), pipeline="other")
+
+
+def test_its_own_pipeline_is_the_surer_guess(house):
+    house.done(house.runner("a-pipeline/price/in-0"))
+    with pytest.raises(InvalidUsage, match=r"shop/price, which did.*delivery stage rename"):
+        started(house, stage("cost"))
+
+
+def test_another_pipeline_that_shares_one_end_is_another_one(house):
+    started(house, stage("price", writes="out2"), pipeline="other")
+    started(house, stage("price", reads="in2"), pipeline="other")
+    started(house, stage("price", writes=()), pipeline="other")
+    started(house, stage("cost", writes="out2", dead_letters="out"), pipeline="other")
+
+
+def test_receivers_of_another_pipeline_are_in_nobodys_way():
+    house = House(MemoryStore())
+    house.write("a")
+    house.done(house.runner("shop/billing/in-0", writes=(), stage=Function(lambda _: [])))
+    started(house, stage("price"), pipeline="other")
+
+
+def test_both_pipelines_run_where_that_is_said(house):
+    let_begin(house.catalog(), "other/price", perform=True)
+    started(house, stage("price"), pipeline="other")
+
+
+def test_a_pipeline_that_began_beside_another_one_goes_on(house):
+    house.done(house.runner("other/price/in-0"))
+    started(house, stage("price"), pipeline="other")
 
 
 def test_receivers_of_any_name_are_no_stages(house):
@@ -134,6 +179,7 @@ def test_a_lane_that_began_elsewhere_counts_before_it_sealed():
 def test_a_stage_at_rest_makes_room_for_another(house, kind, verb):
     rest(house, kind, verb)
     started(house, stage("cost"))
+    started(house, stage("price"), pipeline="other")
 
 
 def test_a_verb_that_is_not_finished_is_finished_first(house):

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from delivery.naming import id_from
+from delivery.naming import id_from, said_of
 from delivery.operate.opening import opened
 from delivery.records import Record
+from delivery.stage import Policy
 from delivery.watch.guarantee import Guarantee, Kind, State, guarantee, settings_in
 from delivery.watch.rows import read_rows
 from delivery.watch.tally import Tallies
@@ -80,6 +81,32 @@ def test_records_without_the_name_they_should_have_until_a_window_has_passed(hou
     house.now += day
     house.write("c", timestamp_ms=at + day)
     house.done()
+    assert judged(house, Cluster(house.broker)).stages[0].state is State.EXACT
+
+
+def test_records_that_are_named_otherwise_until_a_window_has_passed(house: House) -> None:
+    day, at = 86_400_000, house.now
+    for way in ("header:id", "header:id", "key"):
+        assert judged(house, Cluster(house.broker)).stages[0].state is State.EXACT
+        house.write("again", key=b"again", timestamp_ms=at)
+        house.done(house.runner(id_from=id_from(way), policy=Policy(named=way)))
+    seq = house.catalog().load(LANE).head.ref.seq
+    (reason,) = judged(house, Cluster(house.broker)).stages[0].reasons
+    assert (reason.kind, reason.subject) == (Kind.NAMED_OTHERWISE, LANE)
+    assert reason.text.startswith(
+        f"records are named by key since seal {seq}, and were by header:id"
+    )
+    assert (reason.since_ms, reason.until_ms) == (minted(house), at + day)
+    house.now += day
+    house.write("c", key=b"c", timestamp_ms=at + day)
+    house.done(house.runner(id_from=id_from("key"), policy=Policy(named="key")))
+    assert judged(house, Cluster(house.broker)).stages[0].state is State.EXACT
+
+
+def test_names_for_records_that_had_none_take_nothing_away(house: House) -> None:
+    for way in (None, "key"):
+        house.write("again", key=b"again")
+        house.done(house.runner(id_from=id_from(way), policy=Policy(named=said_of(way))))
     assert judged(house, Cluster(house.broker)).stages[0].state is State.EXACT
 
 

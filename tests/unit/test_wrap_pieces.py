@@ -18,12 +18,11 @@ from delivery.batch import batches_of
 from delivery.judge import CONFLICTS_SHOWN
 from delivery.kafka.port import Fetched
 from delivery.microbatch.columns import batch_of, split
-from delivery.naming import id_from, names_of
+from delivery.naming import id_from, names_of, per_topic
 from delivery.records import Record
 from delivery.verdicts import EXTERNAL, Conflict, Verdicts
 from delivery.wrap import token as tokens
 from delivery.wrap.judging import judge_range
-from delivery.wrap.names import per_topic
 from delivery.wrap.outputs import placing, rows_of
 from delivery.wrap.pieces import Piece, Pieces, merged, piece_of, runs
 from delivery.wrap.token import Token

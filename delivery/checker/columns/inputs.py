@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -73,7 +73,7 @@ def _records(
 ) -> Inputs:
     """Return every record below the frontier, with the seal that read it."""
     sources = tuple(sorted(source for source, _ in book.head.frontier))
-    parts = [_of_source(ground, book, asked.id_from, base, one) for one in enumerate(sources)]
+    parts = [_of_source(ground, book, asked, base, one) for one in enumerate(sources)]
     seqs, places, offsets, ids, marks, values, read = (
         np.concatenate([part[number] for part in parts]) for number in range(7)
     )
@@ -102,7 +102,7 @@ def _records(
 
 
 def _of_source(
-    ground: Ground, book: Book, way: Way, base: Base | None, at: tuple[int, Source]
+    ground: Ground, book: Book, asked: LaneInput, base: Base | None, at: tuple[int, Source]
 ) -> tuple[Ints | Words, ...]:
     place, source = at
     column, end = ground.columns[source], dict(book.head.frontier)[source]
@@ -139,11 +139,22 @@ def _of_source(
         seqs,
         np.full(len(offsets), place),
         offsets,
-        column.named[way][part],
+        _named(book, asked, seqs, {way: ids[part] for way, ids in column.named.items()}),
         marks,
         column.values[part],
         read,
     )
+
+
+def _named(book: Book, asked: LaneInput, seqs: Ints, ids: Mapping[Way, Words]) -> Words:
+    """Return the ids of records, each by the way that the seal says which read it."""
+    found = ids[asked.id_from]
+    other = {said: way for said, way in asked.ways.items() if way is not asked.id_from}
+    for said, way in other.items():
+        mine = [seq for seq, seal in book.seals.items() if seal.named == said]
+        if mine:
+            found = np.where(np.isin(seqs, mine)[:, np.newaxis], ids[way], found)
+    return found
 
 
 def _spans(book: Book, source: Source) -> list[tuple[int, int, int]]:
