@@ -42,7 +42,8 @@ def gone(bootstrap: str) -> None:
         if mine in _watched:
             return
         _watched.add(mine)
-    threading.Thread(target=_watch, args=mine, name="delivery-outage", daemon=True).start()
+    name = f"delivery-outage-{bootstrap}"
+    threading.Thread(target=_watch, args=mine, name=name, daemon=True).start()
 
 
 def _watch(process: int, bootstrap: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -41,6 +42,14 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Heard]:
     log.removeHandler(handler)
 
 
+def over(at: str) -> None:
+    """Wait until nobody looks whether these brokers are back."""
+    for thread in threading.enumerate():
+        if thread.name == f"delivery-outage-{at}":
+            thread.join(SECONDS_MAX)
+            assert not thread.is_alive()
+
+
 def test_an_outage_is_two_lines_however_often_it_is_told(heard: Heard) -> None:
     with socket.create_server(("127.0.0.1", 0)) as broker:
         port = broker.getsockname()[1]
@@ -55,8 +64,7 @@ def test_an_outage_is_two_lines_however_often_it_is_told(heard: Heard) -> None:
     with socket.create_server(("127.0.0.1", port)):
         assert heard.next() == ("WARNING", f"Kafka at {at} is back; the stages go on")
     assert heard.lines.empty()
-    while outages._watched:
-        pass
+    over(at)
     outages.gone(at)
     assert "does not answer" in heard.next()[1], "the next outage is another one"
     with socket.create_server(("127.0.0.1", port)):
@@ -65,9 +73,9 @@ def test_an_outage_is_two_lines_however_often_it_is_told(heard: Heard) -> None:
 
 def test_brokers_that_answer_are_no_outage(heard: Heard) -> None:
     with socket.create_server(("127.0.0.1", 0)) as broker, socket.create_server(("127.0.0.1", 0)):
-        outages.gone(f"127.0.0.1:1,127.0.0.1:{broker.getsockname()[1]}")
-        while outages._watched:
-            pass
+        at = f"127.0.0.1:1,127.0.0.1:{broker.getsockname()[1]}"
+        outages.gone(at)
+        over(at)
     assert heard.lines.empty()
 
 
