@@ -28,6 +28,8 @@ from delivery.records import Record
 
 #: Offsets behind a record in which its repeats are told, as docs/operations.md says.
 REPEATS_OFFSETS = 20_000
+#: Seals behind its own in which they are.
+REPEATS_SEALS = 1_000
 
 Logs = Mapping[str, Mapping[Source, Log]]
 _Made = list[tuple[str, Source, Record]]
@@ -105,7 +107,7 @@ class Truth:
             by = lane.seal(first.offset)
             original = (by.ref.seq, by.minted_at_ms, (source.partition, first.offset))
         told = fate == "fresh" and _id(spec, record) is not None
-        upto = min(record.offset + 1 + REPEATS_OFFSETS, lane.end)
+        upto = min(record.offset + 1 + REPEATS_OFFSETS, lane.looked_through(seal))
         outputs: dict[tuple[Any, ...], dict[int, dict[str, str]]] = defaultdict(dict)
         for topic, target, one in self.made(spec, source, record):
             header = _header(one)
@@ -165,6 +167,7 @@ class _Lane:
             (seal.ref.incarnation, seal.ref.seq): seal.ref.attempt.hex() for seal in self._seals
         }
         self._starts = [seal.start.at(source) or 0 for seal in self._seals]
+        self._ends = {seal.ref.seq: seal.end.at(source) or 0 for seal in self._seals}
         self._verdicts: dict[int, Verdict] = {}
         for seal in self._seals:
             for chunk in catalog.get(Blob.DROPPED, name, seal) or ():
@@ -190,6 +193,11 @@ class _Lane:
         """Return the seal that read an offset."""
         assert offset < self.end, "everything that is asked about is sealed"
         return self._seals[bisect_right(self._starts, offset) - 1]
+
+    def looked_through(self, seal: Seal) -> int:
+        """Return up to where the seals are that are looked through for repeats of what one read."""
+        last = seal.ref.seq + REPEATS_SEALS
+        return max(self._ends[one.ref.seq] for one in self._seals if one.ref.seq <= last)
 
     def first(self, record: Record) -> Record:
         """Return the first record of the same id."""

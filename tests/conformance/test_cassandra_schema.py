@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from uuid import UUID
 
 import pytest
 from cassandra.cluster import Session
+from cassandra.connection import DefaultEndPoint
+from cassandra.policies import SimpleConvictionPolicy
+from cassandra.pool import Host
 
 from dedup.catalog.cassandra import CassandraStore, schema
+from dedup.catalog.cassandra.session import Connection
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.open import open_store
 from dedup.catalog.store import Blob
@@ -55,6 +60,18 @@ def test_eight_at_once_open_a_new_keyspace(fresh_url):
     assert [store.read("lane") for store in opened] == [row] * 8
     for store in opened:
         store.close()
+
+
+def test_a_schema_is_made_through_a_node_that_is_there(fresh_url, monkeypatch):
+    """The driver may hold one for up that it has just lost."""
+    hosts = Connection.hosts
+    gone = Host(DefaultEndPoint("127.0.0.9", 1), SimpleConvictionPolicy, host_id=UUID(int=9))
+    monkeypatch.setattr(Connection, "hosts", lambda self: [gone, *hosts(self)])
+    with closing(CassandraStore.open(fresh_url)) as store:
+        assert store.create("lane", raw_lane(), b"entry")
+    monkeypatch.setattr(Connection, "hosts", lambda _: [gone])
+    with pytest.raises(Unavailable, match="create the schema"):
+        CassandraStore.open(f"{fresh_url}2")
 
 
 def test_an_interrupted_creation_is_completed(fresh_url, admin):

@@ -20,6 +20,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from cassandra import ConsistencyLevel
@@ -44,24 +45,20 @@ from dedup.catalog.cassandra.cql import Level, Statement
 from dedup.catalog.cassandra.errors import Access, connecting, translating
 from dedup.errors import InvalidUsage, Unavailable
 
-#: A statement's answer; more than a server needs to say by itself that it took too long
-#: (`write_request_timeout`, 10 s where Paxos is configured patiently).
+#: A statement's answer; servers say by themselves that they took too long, in 10 s at most.
 REQUEST_SECONDS_MAX = 15.0
 #: One connection, the driver's own questions, and agreement of all nodes on a schema.
 CONNECT_SECONDS_MAX = 5.0
 CONTROL_SECONDS_MAX = 5.0
 SCHEMA_SECONDS_MAX = 30.0
-#: An idle connection is asked this often whether it is alive: a node that hangs is noticed in
-#: about twice the time.
+#: An idle connection is asked this often whether it is alive; a node that hangs shows in twice that.
 HEARTBEAT_SECONDS = 5.0
 #: Requests and their bytes that one process has under way; a server takes heap/40 from a client.
 IN_FLIGHT_BYTES_MAX = 8 * 1024 * 1024
 IN_FLIGHT_REQUESTS_MAX = 256
-#: How soon a full socket is tried again, unless an answer comes first.
-FULL_SECONDS = 0.002
+FULL_SECONDS = 0.002  # how soon a full socket is tried again, unless an answer comes first
 ASK_SECONDS = 0.1  # the same for a node that does not answer
-#: The driver hands requests to the socket in pieces of this size; its own choice, 4 KiB, makes
-#: 128 system calls of a chunk.
+#: What the driver hands to the socket at once; its own choice, 4 KiB, makes 128 calls of a chunk.
 PIECE_BYTES = 256 * 1024
 #: The version with checksums on every frame; Cassandra 4.0 and later speak it.
 PROTOCOL_VERSION = 5
@@ -179,8 +176,7 @@ class Connection:
     def ask_node(self, op: str, statement: str, host: Any) -> Any | None:
         """Read from one given node; None if it does not answer.
 
-        The driver connects to all nodes but the first behind our back, so a node that is well may
-        take a moment.
+        The driver connects to most nodes behind our back: one that is well may take a moment.
         """
         deadline = time.monotonic() + CONNECT_SECONDS_MAX
         while True:
@@ -192,13 +188,17 @@ class Connection:
             self._here().pause(ASK_SECONDS)
 
     def define(self, statement: str) -> None:
-        """Change the schema, always through the same node, which does one change after another.
+        """Change the schema, through the first node that is there: it does one after another.
 
         Two nodes that create one table at the same moment may create it twice, with two ids.
         """
         with translating("create the schema", self.address.url, Access.WRITE):
-            run = self._here().session.execute
-            run(statement, host=self.hosts()[0], timeout=SCHEMA_SECONDS_MAX)  # all must agree
+            run, (*others, last) = self._here().session.execute, self.hosts()
+            for host in others:
+                with suppress(NoHostAvailable):  # it is not there (any more), and was sent nothing
+                    run(statement, host=host, timeout=SCHEMA_SECONDS_MAX)  # all must agree
+                    return
+            run(statement, host=last, timeout=SCHEMA_SECONDS_MAX)
 
     def hosts(self) -> list[Any]:
         """Return the nodes of the cluster, those that are up first, the same order everywhere."""
