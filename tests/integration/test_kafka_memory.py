@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 import time
 from collections.abc import Callable
@@ -41,6 +42,8 @@ def topic(kafka: Kafka, unique: Callable[[str], str]) -> Topic:
 def grown(client: Client, topic: Topic, buffer_bytes: int, until: int) -> int:
     """Read a little, slowly; return by how much this process grew, at most, up to `until`."""
     process = psutil.Process()
+    # What was let go of before would be taken again, and nobody would see the process grow.
+    ctypes.CDLL(None).malloc_trim(0)
     consumer = client.consumer(buffer_bytes=buffer_bytes)
     before, most = process.memory_info().rss, 0
     consumer.add(topic.name, dict.fromkeys(topic.sources, 0))
