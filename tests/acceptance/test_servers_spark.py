@@ -131,4 +131,5 @@ def waits(what: dict[str, Any]) -> list[str]:
 
 def says_so(what: dict[str, Any]) -> bool:
     """Tell whether a query says that the catalog does not answer."""
-    return any("Unavailable" in one and "NoHostAvailable" in one for one in waits(what))
+    lost, never_there = "NoHostAvailable", "nothing takes connections"
+    return any("Unavailable" in one and (lost in one or never_there in one) for one in waits(what))
