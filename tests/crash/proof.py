@@ -38,15 +38,14 @@ def take_note(**figures: Any) -> None:
 
 def page(record: list[dict[str, Any]], today: dt.date) -> str:
     """Return the page for a record."""
-    worlds = [entry for entry in record if entry["kind"] == "world"]
-    mutants = [entry for entry in record if entry["kind"] == "mutant"]
-    filters = [entry for entry in record if entry["kind"] == "filter"]
+    # Of several runs of a test the last one counts.
+    last = {(entry["kind"], entry["test"]): entry for entry in record if "test" in entry}.values()
+    worlds, mutants, filters, killed = (
+        [entry for entry in last if entry["kind"] == kind]
+        for kind in ("world", "mutant", "filter", "killed")
+    )
     own = {entry["test"] for entry in (*worlds, *mutants, *filters)}
-    killed = {
-        entry["test"]: entry
-        for entry in record
-        if entry["kind"] == "killed" and entry["test"] not in own
-    }.values()
+    killed = [entry for entry in killed if entry["test"] not in own]
     made = (
         f"Made on {today.isoformat()} from what the tests of `make crash` wrote down: "
         f"{os.cpu_count()} cores, "

@@ -41,6 +41,9 @@ def test_the_page_of_a_whole_record_lacks_nothing(record):
     # What has figures of its own is told once.
     assert "| `tests/a.py::b` | 9.5 |" in page
     assert "test_no_deep_plan" not in page
+    # What ran twice is told once, as it was the last time.
+    again = [*({"seconds": 7.5, **one, "states": 0} for one in record), *record]
+    assert proof.page(again, dt.date(2026, 1, 2)) == page
 
 
 def test_a_run_that_was_ended_early_says_so(record):
@@ -60,7 +63,9 @@ def test_the_page_that_is_kept_tells_of_every_world_and_mutant_there_is():
 def test_a_world_or_a_mutant_that_is_missing_is_named(record):
     record[0]["states"] += 1
     left = [one for one in record if one.get("name") not in {"zombie", MUTANTS[-1].name}]
-    page = proof.page([*left, record[0] | {"name": "gone"}], dt.date(2026, 1, 2))
+    page = proof.page(
+        [*left, record[0] | {"name": "gone", "test": "anew[gone]"}], dt.date(2026, 1, 2)
+    )
     assert proof.lacking(page) == [
         f"world solo: {record[0]['states']} states instead of {WORLDS['solo'].states}",
         f"world zombie: no states instead of {WORLDS['zombie'].states}",
