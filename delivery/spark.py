@@ -12,6 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import sys
@@ -37,6 +38,8 @@ MASTER_DEFAULT = "local[2,4]"
 SETTINGS = {
     # Without it every Python task waits 40 ms for a delayed TCP acknowledgement.
     "spark.python.unix.domain.socket.enabled": "true",
+    # A socket's path may have 107 characters, and one below a container of YARN has more.
+    "spark.python.unix.domain.socket.dir": "/tmp",  # noqa: S108 - Java's own, but in containers
     # A row that Python yields stays in this buffer until it is full. At the default of 64 KiB a
     # quiet stage is told nothing; a smaller one costs nothing, as Arrow writes whole batches.
     "spark.buffer.size": "512",
@@ -99,8 +102,8 @@ def spark_session(
         os.environ["JAVA_HOME"] = str(find_java().home)
     if master is None and not submitted:
         master = MASTER_DEFAULT
-    options = spark_options(master, conf=given, report=report)
-    os.environ.setdefault("PYSPARK_PYTHON", options["spark.pyspark.python"])
+    options = _left_to_say(given) if submitted else spark_options(master, conf=given, report=report)
+    os.environ.setdefault("PYSPARK_PYTHON", options.get("spark.pyspark.python", sys.executable))
     if _is_local(master):
         # The workers of a local cluster ask only this; see SETTINGS_LOCAL.
         os.environ.setdefault("SPARK_LOCAL_IP", SETTINGS_LOCAL["spark.driver.host"])
@@ -154,6 +157,20 @@ def spark_options(
     }
 
 
+def _left_to_say(given: dict[str, str]) -> dict[str, str]:
+    """Return what a job that was submitted adds to what it was submitted with.
+
+    The connector is not among it: a JVM that runs takes no more jars, and one in a cluster, whose
+    submission named them, brought them along.
+    """
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - see the module's first lines
+
+    SparkContext._ensure_initialized()  # noqa: SLF001 - or the next line sees nothing of it
+    told = SparkConf()
+    ours = SETTINGS | {"spark.pyspark.python": os.environ.get("PYSPARK_PYTHON") or sys.executable}
+    return {key: value for key, value in ours.items() if not told.contains(key)} | given
+
+
 def _joined(separator: str, *parts: str) -> str:
     return separator.join(part for part in parts if part)
 
@@ -194,16 +211,20 @@ def _connect_refusal(subject: str) -> InvalidUsage:
 
 
 def _pyspark_version() -> str:
-    for package in ("pyspark", "pyspark-client"):
-        try:
-            version = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        if package == "pyspark-client":
-            raise _connect_refusal("pyspark-client, which has no Spark inside")
-        return version
-    hint = "it is not installed. Nothing was started; pip install 'exactly-once-delivery[spark]'."
-    raise InvalidUsage("start a Spark session", "PySpark", hint)
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version("pyspark")
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        importlib.metadata.version("pyspark-client")
+        raise _connect_refusal("pyspark-client, which has no Spark inside")
+    try:
+        # That of a Spark distribution, as in YARN's containers, was not installed by anybody.
+        from pyspark.version import __version__  # noqa: PLC0415 - see the module's first lines
+    except ImportError as error:
+        hint = (
+            "it is not installed. Nothing was started; pip install 'exactly-once-delivery[spark]'."
+        )
+        raise InvalidUsage("start a Spark session", "PySpark", hint) from error
+    return str(__version__)
 
 
 def _check_version(version: str, what: str) -> None:

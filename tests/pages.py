@@ -28,6 +28,7 @@ WHOLE = {
 #: By page and language: how many blocks a test runs, or holds against what was printed, and which test.
 RUN = {
     ("README.md", ""): (1, f"{INTEGRATION}/test_examples.py"),
+    ("README.md", "console"): (1, f"{INTEGRATION}/test_tutorial.py"),
     ("README.md", "py"): (2, f"{INTEGRATION}/test_pages.py"),
     ("README.md", "sh"): (1, f"{INTEGRATION}/test_pages_typed.py"),
     ("docs/life.md", "sh"): (1, f"{INTEGRATION}/test_pages_typed.py"),
@@ -41,7 +42,8 @@ RUN = {
     (f"{HOW_TO}/add-a-receiver.md", "py"): (2, f"{INTEGRATION}/test_pages.py"),
     (f"{HOW_TO}/avro-and-protobuf.md", "py"): (2, f"{UNIT}/test_docs_codecs.py"),
     (f"{HOW_TO}/delete-data.md", "sh"): (1, f"{INTEGRATION}/test_pages_typed.py"),
-    (f"{HOW_TO}/deploy.md", "sh"): (1, f"{INTEGRATION}/test_pages_typed.py"),
+    (f"{HOW_TO}/deploy.md", "dockerfile"): (1, f"{INTEGRATION}/test_pages_clusters.py"),
+    (f"{HOW_TO}/deploy.md", "sh"): (3, f"{INTEGRATION}/test_pages_clusters.py"),
     (f"{HOW_TO}/from-sqlite-to-cassandra.md", "py"): (1, f"{INTEGRATION}/test_pages.py"),
     (f"{HOW_TO}/from-sqlite-to-cassandra.md", "sh"): (1, f"{INTEGRATION}/test_pages.py"),
     (f"{HOW_TO}/from-sqlite-to-cassandra.md", "sql"): (1, f"{INTEGRATION}/test_pages.py"),
@@ -64,14 +66,8 @@ PINNED = [
         "make demo",
         "tests that run all tests; the demo runs in tests/integration/test_examples.py",
     ),
-    Pin(
-        "README.md", "python -m venv", "names your clone; the tutorial's, which is run, is the same"
-    ),
     Pin("docs/ARCHITECTURE.md", "topic", "a picture"),
     Pin("docs/bench-peers.md", "make bench-peers", "peers come from a registry, and take minutes"),
-    Pin(f"{HOW_TO}/deploy.md", "venv-pack", "needs YARN"),
-    Pin(f"{HOW_TO}/deploy.md", "FROM ", "needs what builds images, and a registry of them"),
-    Pin(f"{HOW_TO}/deploy.md", "spark-submit --master k8s:", "needs Kubernetes"),
 ]
 
 

@@ -208,11 +208,14 @@ def _java(work: Path) -> list[str]:
 
 def _ivy_jar() -> Path:
     spec = importlib.util.find_spec("pyspark")
-    # Found without importing it: that takes a second, and the jar is all we need.
-    if spec is not None and spec.origin is not None:
-        for jar in (Path(spec.origin).parent / "jars").glob("ivy-*.jar"):
+    # Found without importing it: that takes a second, and the jar is all we need. Where Spark was
+    # unpacked and not installed, as in its image, no package of Python has it.
+    homes = [Path(spec.origin).parent] if spec is not None and spec.origin is not None else []
+    homes += [Path(home) for home in [os.environ.get("SPARK_HOME")] if home]
+    for home in homes:
+        for jar in (home / "jars").glob("ivy-*.jar"):
             return jar
-    hint = "it carries the Ivy that fetches jars. Nothing was fetched; pip install 'exactly-once-delivery[spark]'."
+    hint = "it carries the Ivy that fetches jars. Nothing was fetched; pip install 'exactly-once-delivery[spark]', or say where Spark is by SPARK_HOME."
     raise InvalidUsage("fetch jars", "PySpark is not installed", hint)
 
 

@@ -194,7 +194,7 @@ print("executors count", spark.range(4).mapInArrow(lambda batches: batches, "id 
 
 
 def test_a_job_is_submitted(tmp_path: Path) -> None:
-    (text,) = blocks(f"{HOW_TO}/deploy.md", "sh")
+    text, _, _ = blocks(f"{HOW_TO}/deploy.md", "sh")
     (tmp_path / "job.py").write_text(JOB)
     # A master and a worker of Spark's own, below the driver.
     for theirs, ours in {

@@ -130,13 +130,29 @@ except InvalidUsage as error:
     print(json.dumps({"refused": error.hint}))
 else:
     count = spark.range(4).mapInArrow(lambda batches: batches, "id long").count()
-    print(json.dumps({"master": spark.sparkContext.master, "count": count}))
+    told = {key: spark.conf.get(key) for key in ("spark.sql.session.timeZone", "spark.buffer.size")}
+    print(json.dumps({"master": spark.sparkContext.master, "count": count, **told}))
 """
 
 
 def test_a_job_submitted_without_them_is_told(tmp_path):
     submit = [str(BIN / "spark-submit"), "--master", "local[1,4]"]
     assert "delivery spark-options" in run(tmp_path, SUBMITTED, submit)["refused"]
+
+
+def test_what_a_job_was_submitted_with_wins_over_what_its_session_adds(tmp_path):
+    """And what nobody said is added, but for jars: those of a cluster lie elsewhere."""
+    options = spark_options()
+    told = {"spark.sql.session.timeZone": "Europe/Berlin", "spark.jars": options["spark.jars"]}
+    words = [word for key, value in told.items() for word in ("--conf", f"{key}={value}")]
+    submit = [str(BIN / "spark-submit"), "--master", "local[1,4]", *words]
+    said = run(tmp_path, SUBMITTED, submit)
+    assert said == {
+        "master": "local[1,4]",
+        "count": 4,
+        "spark.sql.session.timeZone": "Europe/Berlin",
+        "spark.buffer.size": "512",
+    }
 
 
 def test_options_printed_as_json_are_the_function_s():

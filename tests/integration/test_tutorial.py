@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
 
-from tests.pages import Block, every
+from tests.pages import Block, blocks, every
 from tests.wheel import build, link, wanted
 
 PAGE = "docs/tutorial.md"
@@ -46,8 +47,42 @@ def linking(tmp_path: Path) -> str:
     """What puts distributions into the environment that was just made, said to its shell."""
     locked = tmp_path / "locked"
     locked.mkdir()
-    link(wanted(PROJECT).values(), locked)
+    others = [*wanted("pytest").values(), distribution("pytest")]
+    link([*wanted(PROJECT).values(), *others], locked)
     return f'ln --symbolic "{locked}"/* .venv/lib/python*/site-packages/'
+
+
+def installing(text: str, linking: str) -> list[str]:
+    """Return the lines of a block that installs the package: from where it is, and what it wants."""
+    make, install, *rest = text.splitlines()
+    assert CLONE in install
+    found = 'python -c "import delivery; print(delivery.__file__)"'
+    return [make, linking, install.replace(CLONE, PROJECT), *rest, found]
+
+
+def typed(lines: list[str], here: Path, index: dict[str, str]) -> str:
+    """Type lines into a shell; return what was printed. What is installed there is what is run."""
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", "\n".join(lines)],
+        cwd=here,
+        env=index,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    package = rf"^{re.escape(str(here / '.venv'))}/\S+/delivery/__init__.py$"
+    assert re.search(package, done.stdout, re.MULTILINE), "not this checkout"
+    return done.stdout
+
+
+def test_the_readme_installs_it(tmp_path: Path, index: dict[str, str], linking: str) -> None:
+    here = tmp_path / "empty"
+    here.mkdir()
+    (text,) = blocks("README.md", "console")
+    said = typed(installing(text, linking), here, index)
+    assert re.search(r"^ok +java +17", said, re.MULTILINE), said
 
 
 def test_the_page_typed_in_from_an_empty_directory(
@@ -61,33 +96,15 @@ def test_the_page_typed_in_from_an_empty_directory(
             assert one.title, one.text
             lines.append(f"cat > {one.title} <<'END OF FILE'\n{one.text}END OF FILE")
         elif one.language == "console":
-            make, install = one.text.splitlines()
-            assert CLONE in install
-            install = install.replace(CLONE, PROJECT)
-            found = 'python -c "import delivery; print(delivery.__file__)"'
-            lines += [make, linking, install, found]
+            lines += installing(one.text, linking)
         elif one.language == "sh":
             lines.append(one.text)
     try:
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", "\n".join(lines)],
-            cwd=here,
-            env=index,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS_MAX,
-            check=False,
-        )
+        said = typed(lines, here, index)
     finally:
         # Whatever it was stopped by, its broker goes.
         if (installed := here / ".venv" / "bin" / "delivery").exists():
             subprocess.run([installed, "down"], cwd=here, capture_output=True, check=True)
-    said = done.stdout
-    assert done.returncode == 0, said + done.stderr
-    # What ran is what was installed, and not this checkout.
-    assert re.search(
-        rf"^{re.escape(str(here / '.venv'))}/\S+/delivery/__init__.py$", said, re.MULTILINE
-    )
     for one in page():
         if one.language == "text":
             assert one.text.strip() in said, said
