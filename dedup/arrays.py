@@ -52,25 +52,37 @@ def pack(ids: Sequence[bytes]) -> Ids:
 
 def order(ids: Ids) -> Places:
     """Return the order that sorts ids; equal ids stay in the order given."""
-    # Two passes over 16 bits each, by counting: four times faster than comparing 64 bits, and
-    # random ids almost never agree in the first 32.
-    prefix = (ids[:, 0] >> np.uint64(32)).astype(np.uint32)
-    found = np.argsort(prefix.astype(np.uint16), kind="stable")
-    upper = (prefix >> np.uint32(16)).astype(np.uint16)
-    found = found.take(np.argsort(upper.take(found), kind="stable"))
-    tied = _same_as_next(prefix.take(found))
+    # Numbers of 64 bits are sorted three times as fast as places are found that would sort them. So
+    # each carries its place, where random ids almost never have a bit that decides.
+    place_bits = len(ids).bit_length()
+    places = np.arange(len(ids), dtype=np.uint64)
+    mask = np.uint64((1 << place_bits) - 1)
+    keys = ids[:, 0] & ~mask
+    keys |= places
+    keys.sort()
+    np.bitwise_and(keys, mask, out=places)
+    found = places.view(np.int64).astype(np.intp, copy=False)
+    keys >>= np.uint64(place_bits)
+    tied = _same_as_next(keys)
     if tied.any():
-        places = _touched(tied)
-        rows = found[places]
-        found[places] = rows[np.lexsort((rows, ids[rows, 1], ids[rows, 0]))]
+        touched = _touched(tied)
+        rows = found[touched]
+        found[touched] = rows[np.lexsort((rows, ids[rows, 1], ids[rows, 0]))]
     return found
 
 
 def firsts(ids: Ids) -> Mask:
     """Tell of each id whether it is the first of its kind in the order given."""
-    found = order(ids)
     mask = np.ones(len(ids), dtype=np.bool_)
-    mask[found[1:][_repeats(ids.take(found, axis=0))]] = False
+    # Only what shares its high half with another can be a repeat.
+    high = np.sort(ids[:, 0])
+    shared = np.unique(high[1:][_same_as_next(high)])
+    if len(shared):
+        place = np.minimum(np.searchsorted(shared, ids[:, 0]), len(shared) - 1)
+        rows = np.flatnonzero(shared.take(place) == ids[:, 0])
+        alike = ids.take(rows, axis=0)
+        found = order(alike)
+        mask[rows[found[1:][_repeats(alike.take(found, axis=0))]]] = False
     return mask
 
 

@@ -12,6 +12,8 @@ Invariants:
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,12 +36,14 @@ UNITS_PER_WINDOW = 4
 #: Ids of a run that are handed on at once.
 PIECE_IDS = 1 << 20
 
-#: Runs up to this size together may stay resident wherever look-ups have touched them.
-RESIDENT_BYTES_MIN = 32 << 20
-#: Larger ones are let go of once an id was asked for with every so many of their bytes, a page.
-#: Without it a few strangers a bundle, let through by the filter, make all of them resident: the
-#: system maps up to 2 MiB around each. Over 350 MB of runs it costs 0.1 to 0.2 ms for 20,000 ids.
-BYTES_PER_ASKED = 4 << 10
+#: Runs of all groups of a process up to this size together may stay resident wherever look-ups have
+#: touched them: those of about 17 million ids.
+RESIDENT_BYTES_MAX = 384 << 20
+#: Beyond it a group lets go of its own once an id was asked for with every so many of their bytes.
+#: Without it a few strangers a bundle, let through by the filter, make all of them resident, since
+#: the system maps 64 KiB and more around each; with it about half. What was let go of costs a fault
+#: of a page, a microsecond, when it is touched again: oftener, and it is half the time of a look-up.
+BYTES_PER_ASKED = 1 << 10
 
 #: What a look-up leaves of the success that earlier ones had.
 HITS_KEPT = 0.9
@@ -155,6 +159,7 @@ class Group:
         #: Ids asked for since the pages of runs were let go of.
         self._asked = 0
         self.chunks = Chunks(self.unit)
+        _everybody.add(self)
 
     @property
     def external(self) -> bool:
@@ -165,6 +170,11 @@ class Group:
     def count(self) -> int:
         """How many ids it holds."""
         return self.chunked + sum(held.run.count for held in self.runs)
+
+    @property
+    def mapped(self) -> int:
+        """How many bytes its runs have."""
+        return sum(held.run.nbytes for held in self.runs)
 
     @property
     def chunked(self) -> int:
@@ -203,11 +213,9 @@ class Group:
 
     def look_up(self, ids: Ids, found: Found, lens: Lens, counters: Counters) -> None:
         """Find ids exactly, those that are not found yet."""
-        at = np.flatnonzero(~found.known)
-        for chunk in reversed(self.chunks.all):
-            at = _take_down(chunk, ids, at, found, _chunk_counts(chunk, lens))
-            if not len(at):
-                return
+        at = self._look_up_young(ids, found, lens)
+        if not len(at):
+            return
         # What repeats is young where publishers retry, and anywhere where they replay.
         for held in sorted(self.runs, key=_hits, reverse=True):
             counters.local_reads += len(at)
@@ -217,14 +225,29 @@ class Group:
             if not len(at):
                 return
 
+    def _look_up_young(self, ids: Ids, found: Found, lens: Lens) -> Places:
+        """Find ids in chunks; return the places of those that are in none."""
+        at = np.flatnonzero(~found.known)
+        if lens.counts is None and found.seals is None and found.digests is None:
+            known, unsure = self.chunks.ask(ids if len(at) == len(ids) else ids.take(at, axis=0))
+            found.known[at[known]] = True
+            at = at[~known]
+            if not len(unsure):
+                return at
+        for chunk in reversed(self.chunks.all):
+            at = _take_down(chunk, ids, at, found, _chunk_counts(chunk, lens))
+            if not len(at):
+                break
+        return at
+
     def _rest(self, asked: int) -> None:
         """Let go of the pages of runs, now and then: they are copies in the system's cache."""
         self._asked += asked
-        mapped = sum(held.run.nbytes for held in self.runs)
-        if mapped > RESIDENT_BYTES_MIN and self._asked * BYTES_PER_ASKED >= mapped:
+        if self._asked * BYTES_PER_ASKED >= self.mapped:
             self._asked = 0
-            for held in self.runs:
-                held.run.release()
+            if _everybody.mapped > RESIDENT_BYTES_MAX:
+                for held in self.runs:
+                    held.run.release()
 
     def news(self) -> Iterator[Ids]:
         """Yield the ids that no manifest names."""
@@ -256,6 +279,29 @@ class Group:
             filter_bytes=self.filter.filter.nbytes,
             saturated=self.filter.saturated,
         )
+
+
+class _Everybody:
+    """The groups of this process, of whatever lane and thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._groups: weakref.WeakSet[Group] = weakref.WeakSet()
+
+    def add(self, group: Group) -> None:
+        """Take note of one; it leaves by itself."""
+        with self._lock:
+            self._groups.add(group)
+
+    @property
+    def mapped(self) -> int:
+        """How many bytes the runs of all of them have."""
+        with self._lock:
+            groups = list(self._groups)
+        return sum(group.mapped for group in groups)
+
+
+_everybody = _Everybody()
 
 
 def unit_buckets(window_ms: int) -> int:

@@ -326,8 +326,7 @@ class LaneIndex:
             buckets=tuple(one for one in buckets if one is not None),
             overlay_ids=contents.chunked,
             anonymous_bytes=sum(
-                sum(chunk.nbytes for chunk in group.chunks.all)
-                + (group.filter.anonymous_bytes if group.filter else 0)
+                group.chunks.nbytes + (group.filter.anonymous_bytes if group.filter else 0)
                 for group in groups
             ),
             filter_bytes=sum(group.filter.filter.nbytes for group in groups if group.filter),

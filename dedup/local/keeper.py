@@ -167,8 +167,7 @@ class Keeper:
                     raise self._unavailable(error) from error
                 self._at(steps.RUN_WRITTEN)
                 group.runs.append(Held(run, path, max(seq for _, seq in one.origins)))
-                written = {id(chunk) for chunk in chunks}
-                group.chunks.all = [c for c in group.chunks.all if id(c) not in written]
+                group.chunks.leave(chunks)
         self.contents.seals = 0
         self.contents.flushed = self.contents.tag
 

@@ -1,7 +1,7 @@
 """The newest ids, in anonymous memory: sorted chunks, one a seal until they are put together.
 
-What it is: `Chunk`, `Chunks` (those of one group), and `merged`, which also makes what a run is
-written from.
+What it is: `Chunk`, `Chunks` (those of one group) with `Lines` to look through all of them at once,
+and `merged`, which also makes what a run is written from.
 What it must not know: files, filters, catalogs, heads.
 
 Invariants:
@@ -13,7 +13,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,16 @@ CHUNKS_AT_ONCE = 8
 #: A chunk is put together with younger ones once these are at least half as many ids, so that each
 #: id is moved a logarithm of times.
 GROWN_TIMES = 2
+
+#: So many chunks are looked through one by one as quickly as all at once.
+LINES_FROM = 3
+#: Leading bits that decide which line an id stands in: half a megabyte, and with as many ids as an
+#: overlay has at most about one in each.
+LINE_BITS = 17
+#: Ids that somebody chose may all stand in one line: nobody waits longer than this.
+LINE_MAX = 32
+#: Nobody stands there.
+NOBODY = -1
 
 #: Where an id comes from.
 SealOf = tuple[Incarnation, int]
@@ -144,25 +154,125 @@ def covering(buckets: Sequence[Bucket]) -> Bucket:
     return Bucket(buckets[0].origin, first, end - first)
 
 
-@dataclass(slots=True)
-class Chunks:
-    """The chunks of one group, oldest first, each of one unit."""
+class Lines:
+    """Whether ids are in any of some chunks, in one pass: all that share their leading bits queue.
 
-    #: Chunks of different units are never put together.
-    unit: Callable[[Bucket], int]
-    all: list[Chunk] = field(default_factory=list)
+    What it finds it finds exactly; of ids that stand in too long a queue it says so.
+    """
+
+    def __init__(self) -> None:
+        self._first = np.full(1 << LINE_BITS, NOBODY, dtype=np.int32)
+        self._next = np.empty(0, dtype=np.int32)
+        #: High and low halves of all ids, in the order they came.
+        self._words = np.empty((2, 0), dtype=np.uint64)
+        self._count = 0
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes of the memory."""
+        return self._first.nbytes + self._next.nbytes + self._words.nbytes
+
+    def clear(self) -> None:
+        """Send everybody away."""
+        self._first.fill(NOBODY)
+        self._count = 0
+
+    def add(self, ids: Ids) -> None:
+        """Let sorted ids queue, in front of those that are there."""
+        start, end = self._count, self._count + len(ids)
+        if end > len(self._next):
+            more = max(end, 2 * len(self._next)) - len(self._next)
+            self._next = np.pad(self._next, (0, more))
+            self._words = np.pad(self._words, ((0, 0), (0, more)))
+        self._words[0, start:end] = ids[:, 0]
+        self._words[1, start:end] = ids[:, 1]
+        rows = np.arange(start, end, dtype=np.int32)
+        line = _line_of(self._words[0, start:end])
+        behind = self._first.take(line)
+        # Sorted ids of one line stand beside each other: all but the first are behind the one before.
+        same = line[1:] == line[:-1]
+        after = np.flatnonzero(same)
+        behind[after + 1] = rows.take(after)
+        self._next[start:end] = behind
+        ahead = np.flatnonzero(np.append(~same, True))
+        self._first[line.take(ahead)] = rows.take(ahead)
+        self._count = end
+
+    def ask(self, ids: Ids) -> tuple[Mask, Places]:
+        """Tell of each id whether it is there, and of which that is not known."""
+        known = np.zeros(len(ids), dtype=np.bool_)
+        rows = self._first.take(_line_of(ids[:, 0]))
+        at = np.flatnonzero(rows >= 0)
+        rows = rows.take(at)
+        high, low = self._words
+        for _ in range(LINE_MAX):
+            if not len(at):
+                break
+            asked = ids.take(at, axis=0)
+            hit = (high.take(rows) == asked[:, 0]) & (low.take(rows) == asked[:, 1])
+            known[at[hit]] = True
+            rows = self._next.take(rows)
+            left = (rows >= 0) & ~hit
+            at, rows = at[left], rows[left]
+        return known, at
+
+
+def _line_of(high: npt.NDArray[np.uint64]) -> Places:
+    return (high >> np.uint64(64 - LINE_BITS)).astype(np.intp)
+
+
+class Chunks:
+    """The chunks of one group, oldest first, each of one unit.
+
+    Args:
+        unit: chunks of different units are never put together.
+        all_: what there is.
+    """
+
+    def __init__(self, unit: Callable[[Bucket], int], all_: Sequence[Chunk] = ()) -> None:
+        self._unit = unit
+        self.all = list(all_)
+        #: None: nobody has asked yet.
+        self._lines: Lines | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """What they take of the memory."""
+        lines = self._lines.nbytes if self._lines is not None else 0
+        return sum(chunk.nbytes for chunk in self.all) + lines
 
     def add(self, chunk: Chunk) -> None:
         """Take a chunk, and put some together when there are too many."""
         self.all.append(chunk)
+        if self._lines is not None:
+            self._lines.add(chunk.ids)
         if len(self.all) > CHUNKS_MAX:
             self._tidy()
+
+    def leave(self, gone: Sequence[Chunk]) -> None:
+        """Let go of some chunks."""
+        names = {id(chunk) for chunk in gone}
+        self.all = [chunk for chunk in self.all if id(chunk) not in names]
+        if self._lines is not None:
+            self._lines.clear()
+            for chunk in self.all:
+                self._lines.add(chunk.ids)
+
+    def ask(self, ids: Ids) -> tuple[Mask, Places]:
+        """Tell of each id whether it is in any chunk, and of which only a look into each can tell."""
+        if len(self.all) < LINES_FROM:
+            return np.zeros(len(ids), dtype=np.bool_), np.arange(len(ids))
+        if self._lines is None:
+            self._lines = Lines()
+            for chunk in self.all:
+                self._lines.add(chunk.ids)
+        return self._lines.ask(ids)
 
     def by_unit(self) -> dict[int, list[Chunk]]:
         """Return the chunks of each unit."""
         found: dict[int, list[Chunk]] = {}
         for chunk in self.all:
-            found.setdefault(self.unit(chunk.bucket), []).append(chunk)
+            found.setdefault(self._unit(chunk.bucket), []).append(chunk)
         return found
 
     def _tidy(self) -> None:

@@ -161,7 +161,7 @@ class Run:
         prefix = ((high >> np.uint64(1)) >> np.uint64(_HASH_BITS - 1 - bits)).astype(np.int64)
         start = self._prefixes.take(prefix, mode="clip").astype(np.int64)
         end = self._prefixes.take(prefix + 1, mode="clip").astype(np.int64)
-        rows = self._lower(_HIGH, high, start, end)
+        rows = self._lower_high(high, start, end)
         near = (rows < end) & (self._word(_HIGH, rows) == high)
         hit = near & (self._word(_LOW, rows) == ids[:, 1])
         found = np.where(hit, rows, -1)
@@ -209,6 +209,27 @@ class Run:
         end = np.where(high == _HALF_MAX, end, above)
         rows = self._lower(_LOW, low, start, end)
         return np.where((rows < end) & (self._word(_LOW, rows) == low), rows, -1)
+
+    def _lower_high(self, keys: npt.NDArray[np.uint64], start: Rows, end: Rows) -> Rows:
+        """Return what `_lower` does for high halves, if each range is all that shares its prefix.
+
+        Then whatever lies behind a range is above its key, and no step needs to look where it ends,
+        but at the end of the file.
+        """
+        steps = int((end - start).max()).bit_length()
+        place = start << 1
+        if int(place.max()) + (2 << steps) > len(self._words):
+            return self._lower(_HIGH, keys, start, end)
+        below = place - 2
+        value, less = np.empty_like(keys), np.empty(len(keys), np.bool_)
+        for step in (2 << bit for bit in reversed(range(steps))):
+            np.add(below, step, out=place)
+            self._words.take(place, out=value, mode="clip")
+            np.less(value, keys, out=less)
+            below += np.multiply(less, step, out=place)
+        below >>= 1
+        below += 1
+        return below
 
     def _lower(self, word: int, keys: npt.NDArray[np.uint64], start: Rows, end: Rows) -> Rows:
         """Return for each key the first row in [start, end) that is not below it, or end.

@@ -33,8 +33,9 @@ SPECULATION = {
     # A straggler whose copy was quicker is killed later than it wakes up.
     "spark.python.task.killTimeout": "120s",
 }
-#: Spark copies every task that has run for so long, also those that run for ever.
-IMPATIENCE = {"spark.speculation.task.duration.threshold": "3s"}
+#: Spark copies every task that has run for so long, also those that run for ever: if one executor has
+#: slots for all of them. So there is one task, on one of two executors, and a copy on the other.
+IMPATIENCE = {"spark.speculation.task.duration.threshold": "3s", "spark.cores.max": "2"}
 
 
 @pytest.fixture(scope="module")

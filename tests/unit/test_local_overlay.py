@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from dedup.arrays import pack
-from dedup.formats.segment import Bucket, Origin, Part, raw_ids
-from dedup.local.overlay import CHUNKS_MAX, Chunk, Chunks, merged
+import numpy as np
+import pytest
+
+from dedup.arrays import Ids, pack, sorted_unique, to_raw
+from dedup.formats.segment import Part, raw_ids
+from dedup.local.group import EXTERNAL, Group, Lens
+from dedup.local.overlay import CHUNKS_MAX, LINE_BITS, LINES_FROM, Chunk, Chunks, merged
+from dedup.local.stats import Counters
 from dedup.model import Incarnation
 
 ONE = Incarnation(b"1" * 16)
@@ -12,7 +17,7 @@ TWO = Incarnation(b"2" * 16)
 
 
 def chunk(ids: list[bytes], seq: int, incarnation: Incarnation = ONE) -> Chunk:
-    return Chunk.of(Part(Bucket(Origin.EXTERNAL, 0), raw_ids(ids)), (incarnation, seq))
+    return Chunk.of(Part(EXTERNAL, raw_ids(ids)), (incarnation, seq))
 
 
 def test_ids_that_agree_in_their_first_half_are_told_apart():
@@ -41,3 +46,61 @@ def test_chunks_stay_few_however_small_they_are():
         found = [(c, c.find(pack([one]))) for c in chunks.all]
         [(where, row)] = [(c, rows) for c, rows in found if rows[0] >= 0]
         assert where.origins[where.origin(row)[0]] == (ONE, seq)
+
+
+def random_ids(count: int, seed: int, lines: int | None = None) -> Ids:
+    """Return ids; those that somebody chose agree in the bits that decide where they queue."""
+    ids = np.random.default_rng(seed).integers(0, 1 << 64, (count, 2), dtype=np.uint64)
+    if lines is not None:
+        bits = np.uint64(64 - LINE_BITS)
+        ids[:, 0] = (ids[:, 0] % np.uint64(lines) << bits) | (ids[:, 0] >> np.uint64(LINE_BITS))
+    return sorted_unique(ids)
+
+
+def chunk_of(ids: Ids, seq: int) -> Chunk:
+    return Chunk.of(Part(EXTERNAL, to_raw(ids)), (ONE, seq))
+
+
+@pytest.mark.parametrize("lines", [None, 1000, 1])
+def test_all_chunks_are_asked_at_once(lines):
+    """Who stands in no long line is known to be there or not; of all others it is said."""
+    chunks = Chunks(lambda _bucket: 0)
+    held = [random_ids(500, seed, lines) for seed in range(12)]
+    strangers = random_ids(2_000, 99, lines)
+    for seq, ids in enumerate(held):
+        chunks.add(chunk_of(ids, seq))
+        asked = np.concatenate([*held[: seq + 1], strangers])
+        known, unsure = chunks.ask(asked)
+        told = np.ones(len(asked), np.bool_)
+        told[unsure] = False
+        there = np.arange(len(asked)) < len(asked) - len(strangers)
+        assert (known[told] == there[told]).all()
+        assert not known[unsure].any()
+        assert told.all() == (lines != 1 and len(chunks.all) >= LINES_FROM)
+
+
+def test_chunks_that_left_are_forgotten_by_all_who_are_asked():
+    chunks = Chunks(lambda _bucket: 0)
+    held = [chunk_of(random_ids(300, seed), seed) for seed in range(6)]
+    for one in held:
+        chunks.add(one)
+    asked = np.concatenate([one.ids for one in held])
+    assert chunks.ask(asked)[0].all()
+    chunks.leave(held[:3])
+    assert chunks.ask(asked)[0].tolist() == [False] * 900 + [True] * 900
+    before = chunks.nbytes
+    for one in held[:3]:
+        chunks.add(one)
+    assert chunks.ask(asked)[0].all()
+    assert chunks.nbytes == before + sum(one.nbytes for one in held[:3])
+
+
+@pytest.mark.parametrize("lines", [None, 1])
+def test_a_group_finds_every_id_wherever_it_queues(lines):
+    group = Group(EXTERNAL, 1, None)
+    held = [random_ids(400, seed, lines) for seed in range(8)]
+    for seq, ids in enumerate(held):
+        group.chunks.add(chunk_of(ids, seq))
+    asked = np.concatenate([random_ids(100, 99, lines), *held, random_ids(100, 98, lines)])
+    known = group.ask(asked, Lens(), Counters())
+    assert known.tolist() == [False] * 100 + [True] * 3_200 + [False] * 100

@@ -342,7 +342,8 @@ def test_look_ups_let_go_of_large_runs_now_and_then(tmp_path, monkeypatch, spare
     ids = some(50_000)
     name = tmp_path / "run"
     run = put(name, ids)
-    monkeypatch.setattr(groups, "RESIDENT_BYTES_MIN", run.nbytes + spare)
+    monkeypatch.setattr(groups, "RESIDENT_BYTES_MAX", run.nbytes + spare)
+    monkeypatch.setattr(groups, "_everybody", groups._Everybody())
     group = Group(EXTERNAL, 1, None)
     group.runs.append(Held(run, name, 1))
     for _ in range(run.nbytes // groups.BYTES_PER_ASKED // 100):
