@@ -52,37 +52,22 @@ def pack(ids: Sequence[bytes]) -> Ids:
 
 def order(ids: Ids) -> Places:
     """Return the order that sorts ids; equal ids stay in the order given."""
-    # Numbers of 64 bits are sorted three times as fast as places are found that would sort them. So
-    # each carries its place, where random ids almost never have a bit that decides.
-    place_bits = len(ids).bit_length()
-    places = np.arange(len(ids), dtype=np.uint64)
-    mask = np.uint64((1 << place_bits) - 1)
-    keys = ids[:, 0] & ~mask
-    keys |= places
-    keys.sort()
-    np.bitwise_and(keys, mask, out=places)
-    found = places.view(np.int64).astype(np.intp, copy=False)
-    keys >>= np.uint64(place_bits)
-    tied = _same_as_next(keys)
-    if tied.any():
-        touched = _touched(tied)
-        rows = found[touched]
-        found[touched] = rows[np.lexsort((rows, ids[rows, 1], ids[rows, 0]))]
+    found, tied = _by_high(ids)
+    if len(tied):
+        rows = found[tied]
+        found[tied] = rows[np.lexsort((rows, ids[rows, 1], ids[rows, 0]))]
     return found
 
 
 def firsts(ids: Ids) -> Mask:
     """Tell of each id whether it is the first of its kind in the order given."""
     mask = np.ones(len(ids), dtype=np.bool_)
-    # Only what shares its high half with another can be a repeat.
-    high = np.sort(ids[:, 0])
-    shared = np.unique(high[1:][_same_as_next(high)])
-    if len(shared):
-        place = np.minimum(np.searchsorted(shared, ids[:, 0]), len(shared) - 1)
-        rows = np.flatnonzero(shared.take(place) == ids[:, 0])
-        alike = ids.take(rows, axis=0)
-        found = order(alike)
-        mask[rows[found[1:][_repeats(alike.take(found, axis=0))]]] = False
+    found, tied = _by_high(ids)
+    if len(tied):
+        # Only what stands beside something alike can be a repeat.
+        rows = found[tied]
+        rows = rows[np.lexsort((rows, ids[rows, 1], ids[rows, 0]))]
+        mask[rows[1:][_repeats(ids.take(rows, axis=0))]] = False
     return mask
 
 
@@ -123,6 +108,25 @@ def contains(known: Ids, ids: Ids) -> Mask:
     mask = np.empty(len(ids), dtype=np.bool_)
     mask[turns] = hit
     return mask
+
+
+def _by_high(ids: Ids) -> tuple[Places, Places]:
+    """Return an order by the upper bits of high halves, and where in it these do not decide.
+
+    Numbers of 64 bits are sorted three times as fast as places are found that would sort them. So
+    each carries its place, where random ids almost never have a bit that decides.
+    """
+    place_bits = len(ids).bit_length()
+    places = np.arange(len(ids), dtype=np.uint64)
+    mask = np.uint64((1 << place_bits) - 1)
+    keys = ids[:, 0] & ~mask
+    keys |= places
+    keys.sort()
+    np.bitwise_and(keys, mask, out=places)
+    keys >>= np.uint64(place_bits)
+    tied = _same_as_next(keys)
+    touched = _touched(tied) if tied.any() else np.empty(0, dtype=np.intp)
+    return places.view(np.int64).astype(np.intp, copy=False), touched
 
 
 def _among_tied(
