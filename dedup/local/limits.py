@@ -14,7 +14,7 @@ class Limits:
     """Numbers of ids, unless said otherwise."""
 
     #: The overlay is written to a run once it holds this many, or this share of all ids if that is
-    #: more, but never more than the greatest: 45 bytes an id of anonymous memory, 6 MiB a lane.
+    #: more, but never more than the greatest: 37 bytes an id of anonymous memory, 5 MiB a lane.
     overlay_ids_min: int = 1 << 14
     overlay_share: float = 1 / 64
     overlay_ids_max: int = 1 << 17

@@ -51,8 +51,6 @@ class Chunk:
     #: The smallest bucket that covers all of them.
     bucket: Bucket
     ids: Ids
-    #: The high halves side by side, for searching.
-    high: npt.NDArray[np.uint64]
     origins: tuple[SealOf, ...]
     #: For each id an index into `origins`; None: there is only one.
     origin_of: npt.NDArray[np.uint32] | None
@@ -71,25 +69,26 @@ class Chunk:
             assert seal is not None, "a plain part is of one seal"
             origins = (seal,)
         digests = np.frombuffer(part.digests, dtype="<u2") if part.digests else None
-        return Chunk(part.bucket, ids, np.ascontiguousarray(ids[:, 0]), origins, origin_of, digests)
+        return Chunk(part.bucket, ids, origins, origin_of, digests)
 
     @property
     def nbytes(self) -> int:
         """What it takes of the memory."""
-        parts = (self.ids, self.high, self.origin_of, self.digests)
+        parts = (self.ids, self.origin_of, self.digests)
         return sum(part.nbytes for part in parts if part is not None)
 
     def find(self, ids: Ids) -> Places:
         """Return the row of each id, -1 where it is not there."""
-        if not len(self.high):
+        if not len(self.ids):
             return np.full(len(ids), -1, dtype=np.intp)
-        rows = np.searchsorted(self.high, ids[:, 0])
-        rows[rows == len(self.high)] = 0  # behind the last: any row will do, it differs
-        near = self.high.take(rows) == ids[:, 0]
+        high = np.ascontiguousarray(self.ids[:, 0])
+        rows = np.searchsorted(high, ids[:, 0])
+        rows[rows == len(high)] = 0  # behind the last: any row will do, it differs
+        near = high.take(rows) == ids[:, 0]
         exact = near & (self.ids[:, 1].take(rows) == ids[:, 1])
         # Ids that a stranger chose may agree in the high half; random ones never come here.
         for at in np.flatnonzero(near & ~exact).tolist():
-            end = int(np.searchsorted(self.high, ids[at, 0], side="right"))
+            end = int(np.searchsorted(high, ids[at, 0], side="right"))
             low = self.ids[rows[at] : end, 1]
             place = int(np.searchsorted(low, ids[at, 1]))
             if place < len(low) and low[place] == ids[at, 1]:
@@ -140,7 +139,6 @@ def merged(chunks: Sequence[Chunk]) -> Chunk:
     return Chunk(
         covering([chunk.bucket for chunk in chunks]),
         ids,
-        np.ascontiguousarray(ids[:, 0]),
         tuple(origins),
         origin_of,
         digests,
