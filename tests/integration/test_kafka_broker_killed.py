@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError
 
 from delivery import Indeterminate, Unavailable
 from delivery.kafka.opening import LIBRARIES, open_client
 from delivery.kafka.port import Client, TopicSettings
 from delivery.ports import Frontier
 from delivery.services.ephemeral import Services, ephemeral
+from delivery.services.process import until
 from sinks.kafka import KafkaEmitter
 from tests.integration.kafka_kit import (
     ARRIVAL_SECONDS_MAX,
@@ -29,6 +35,8 @@ pytestmark = pytest.mark.filterwarnings(LEAVES_SOCKETS)
 RECORDS = 30_000
 #: Short, so that a dead broker is told soon; by default a client tries for half a minute itself.
 IMPATIENT = {"delivery.timeout.ms": "4000"}
+#: Of the broker, under somebody who tells offsets all the while.
+KILLS = 4
 
 
 @pytest.fixture(scope="module")
@@ -103,3 +111,71 @@ def again(emitter: KafkaEmitter, rows: list[Sent]) -> Frontier:
         except (Indeterminate, Unavailable) as error:
             last = error
     raise last
+
+
+#: Tells a group's offsets for as long as it is asked to, and how often that was taken down.
+TELLING = """
+import select
+import sys
+from contextlib import suppress
+
+from dedup.errors import DeliveryError
+from delivery.kafka.opening import open_client
+
+bootstrap, library, topic = sys.argv[1:]
+with open_client(bootstrap, {}, library) as client:
+    told = 0
+    print("begun", flush=True)
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        with suppress(DeliveryError):
+            told += client.commit("told-" + library, topic, {0: told + 1})
+    print(told, flush=True)
+"""
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_regression_a_broker_killed_under_what_monitors_are_told_ends_no_process(
+    library: str, services: Services, request: pytest.FixtureRequest
+) -> None:
+    """Librdkafka's admin API ended the process, of which nothing depends on it."""
+    broker = services.servers["kafka-1"]
+    with open_client(services.kafka.bootstrap) as client:
+        topic = client.create(f"told-{library}", TopicSettings(partitions=1))
+        command = [sys.executable, "-c", TELLING]
+        teller = subprocess.Popen(
+            [*command, services.kafka.bootstrap, library, topic.name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        request.addfinalizer(teller.kill)
+        assert teller.stdout is not None
+        assert teller.stdout.readline() == "begun\n"
+        offsets = partial(committed, services.kafka.bootstrap, f"told-{library}")
+
+        def goes_on(before: int) -> bool:
+            return until(
+                lambda: offsets() > before or teller.poll() is not None, ARRIVAL_SECONDS_MAX
+            )
+
+        for _ in range(KILLS):
+            assert goes_on(offsets())
+            broker.kill()
+            broker.restart()
+        assert goes_on(offsets())
+        told, said = teller.communicate("enough\n", timeout=ARRIVAL_SECONDS_MAX)
+    assert teller.returncode == 0, said
+    assert int(told) > 0
+
+
+def committed(bootstrap: str, group: str) -> int:
+    """Return the offset that monitors see of a group; -1 where there is none."""
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    try:
+        found = admin.list_group_offsets(group)[group]
+    except KafkaError:
+        return -1
+    finally:
+        admin.close()
+    return max((one.offset for one in found.values()), default=-1)

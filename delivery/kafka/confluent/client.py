@@ -4,7 +4,7 @@ What it is: `Client` of the port.
 What it must not know: what topics are for.
 
 Invariants:
-    Everything is read when it is asked for, and nothing is kept.
+    Everything is read when it is asked for, and nothing is kept but what sets a group's offsets.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from concurrent.futures import Future
 from typing import Any, Self, TypeVar
 
 from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -30,6 +29,7 @@ from dedup.model import IDENTITY_BYTES, Frontier, Source, TopicId
 from delivery.kafka.confluent import errors
 from delivery.kafka.confluent.chatter import spoken
 from delivery.kafka.confluent.consumer import ConfluentConsumer
+from delivery.kafka.confluent.groups import GroupOffsets
 from delivery.kafka.confluent.producer import ConfluentProducer
 from delivery.kafka.options import Options, for_librdkafka
 from delivery.kafka.outages import gone
@@ -61,6 +61,8 @@ class ConfluentClient:
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        #: Of each group that is told of; a pipeline has one a stage.
+        self._groups: dict[str, GroupOffsets] = {}
         config = for_librdkafka(options, "admin") | spoken(options.bootstrap)
         try:
             self._admin = AdminClient(config)
@@ -145,15 +147,9 @@ class ConfluentClient:
 
     def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> bool:
         """Set the offsets of a consumer group; see the port."""
-        parts = [TopicPartition(topic, number, at) for number, at in offsets.items()]
-        answers = self._admin.alter_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group, parts)], request_timeout=ANSWER_SECONDS_MAX
-        )
-        try:
-            said = answers[group].result()
-        except KafkaException:
-            return False  # of the group as a whole: it has members, or may not be changed
-        return all(part.error is None for part in said.topic_partitions)
+        if group not in self._groups:
+            self._groups[group] = GroupOffsets(self._options, group)
+        return self._groups[group].put(topic, offsets)
 
     def producer(self) -> ConfluentProducer:
         """Return a producer."""
@@ -161,6 +157,8 @@ class ConfluentClient:
 
     def close(self) -> None:
         """Let go of everything; librdkafka's threads end with the last reference."""
+        while self._groups:
+            self._groups.popitem()[1].close()
 
     # Inside -----------------------------------------------------------------------------------
 
