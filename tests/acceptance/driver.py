@@ -5,7 +5,8 @@ appears when no more records come in, and settings for Spark as JSON.
 What it must not know: who kills it or its processes, when.
 
 Invariants:
-    It ends with 0 only if the engine says that everything in the input topics is delivered.
+    It ends with 0 only if the engine says that everything in the input topics is delivered, and with
+    `AWAY` if a server was away, as one may be that is killed while this starts.
     Whenever the query says of itself that it stands otherwise, it says what users of it see.
 """
 
@@ -19,12 +20,14 @@ import time
 from importlib import import_module
 from pathlib import Path
 
+from dedup.errors import Unavailable
 from delivery.host.killing import VARIABLE
 from delivery.query import Query
 from delivery.spark import spark_session
 from tests.acceptance.kit import POLL_SECONDS, ROOT
 from tests.acceptance.lifeline import hold
 from tests.acceptance.pricing import TINY_INDEXES, Pipeline
+from tests.acceptance.worker import AWAY
 
 LOG = logging.getLogger(__name__)
 
@@ -67,4 +70,8 @@ def seen(query: Query, before: tuple[str, ...]) -> tuple[str, ...]:
 if __name__ == "__main__":
     hold()
     _, said, engine, master, complete, more = sys.argv
-    main(Pipeline(**json.loads(said)), engine, master, Path(complete), json.loads(more))
+    try:
+        main(Pipeline(**json.loads(said)), engine, master, Path(complete), json.loads(more))
+    except Unavailable as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(AWAY)
