@@ -31,6 +31,8 @@ from tests.acceptance.worker import AWAY
 
 LOG = logging.getLogger(__name__)
 
+#: The one setting among Spark's that is the resident engine's.
+TASKS = "tasks"
 #: What a line begins with, before its JSON, that says what users of the query see.
 SEEN = "seen: "
 
@@ -43,11 +45,12 @@ def main(
     for noisy in ("py4j", "kafka"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     conf = {"spark.log.level": "OFF", "spark.executorEnv.PYTHONPATH": str(ROOT)}
-    conf |= more
+    options = {TASKS: int(more[TASKS])} if TASKS in more else {}
+    conf |= {key: value for key, value in more.items() if key != TASKS}
     for name in {VARIABLE, TINY_INDEXES} & set(os.environ):
         conf[f"spark.executorEnv.{name}"] = os.environ[name]
     spark = spark_session("acceptance", master, conf=conf)
-    query = import_module(f"delivery.{engine}").start(pipeline.plan, spark)
+    query = import_module(f"delivery.{engine}").start(pipeline.plan, spark, **options)
     before: tuple[str, ...] = ()
     while not complete.exists():
         assert not query.awaitTermination(0), "it ends only when it is told to"
