@@ -63,7 +63,7 @@ def test_the_metadata_names_the_extras_the_python_and_the_command(wheel, names):
     with zipfile.ZipFile(wheel) as archive:
         texts = {n.split("/")[1]: archive.read(n).decode() for n in names if ".dist-info/" in n}
     extras = set(re.findall(r"^Provides-Extra: (\S+)", texts["METADATA"], re.MULTILINE))
-    assert extras == {"all", "cassandra", "confluent", "jre", "pybloom", "spark"}
+    assert extras == {"all", "cassandra", "cluster", "confluent", "jre", "pybloom", "spark"}
     assert "Requires-Python: >=3.11" in texts["METADATA"]
     assert "delivery = delivery.cli:main" in texts["entry_points.txt"]
 
