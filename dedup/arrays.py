@@ -52,22 +52,16 @@ def pack(ids: Sequence[bytes]) -> Ids:
 
 def order(ids: Ids) -> Places:
     """Return the order that sorts ids; equal ids stay in the order given."""
-    found, tied = _by_high(ids)
-    if len(tied):
-        rows = found[tied]
-        found[tied] = rows[np.lexsort((rows, ids[rows, 1], ids[rows, 0]))]
-    return found
+    return _ordered(ids)[0]
 
 
 def firsts(ids: Ids) -> Mask:
     """Tell of each id whether it is the first of its kind in the order given."""
     mask = np.ones(len(ids), dtype=np.bool_)
-    found, tied = _by_high(ids)
-    if len(tied):
-        # Only what stands beside something alike can be a repeat.
-        rows = found[tied]
-        rows = rows[np.lexsort((rows, ids[rows, 1], ids[rows, 0]))]
-        mask[rows[1:][_repeats(ids.take(rows, axis=0))]] = False
+    found, tied = _ordered(ids)
+    # Only what stands beside something alike can be a repeat.
+    rows = found[tied]
+    mask[rows[1:][_repeats(ids.take(rows, axis=0))]] = False
     return mask
 
 
@@ -110,8 +104,8 @@ def contains(known: Ids, ids: Ids) -> Mask:
     return mask
 
 
-def _by_high(ids: Ids) -> tuple[Places, Places]:
-    """Return an order by the upper bits of high halves, and where in it these do not decide.
+def _ordered(ids: Ids) -> tuple[Places, Places]:
+    """Return the order of ids, and where in it the upper bits of high halves did not decide.
 
     Numbers of 64 bits are sorted three times as fast as places are found that would sort them. So
     each carries its place, where random ids almost never have a bit that decides.
@@ -125,8 +119,13 @@ def _by_high(ids: Ids) -> tuple[Places, Places]:
     np.bitwise_and(keys, mask, out=places)
     keys >>= np.uint64(place_bits)
     tied = _same_as_next(keys)
-    touched = _touched(tied) if tied.any() else np.empty(0, dtype=np.intp)
-    return places.view(np.int64).astype(np.intp, copy=False), touched
+    found = places.view(np.int64).astype(np.intp, copy=False)
+    if not tied.any():
+        return found, np.empty(0, dtype=np.intp)
+    touched = _touched(tied)
+    rows = found[touched]
+    found[touched] = rows[np.lexsort((rows, ids[rows, 1], ids[rows, 0]))]
+    return found, touched
 
 
 def _among_tied(

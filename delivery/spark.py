@@ -151,10 +151,14 @@ def spark_options(
         **SETTINGS,
         **(SETTINGS_LOCAL if local else {}),
         # Or Spark starts whichever `python3` it finds first, without our packages.
-        "spark.pyspark.python": os.environ.get("PYSPARK_PYTHON") or sys.executable,
+        "spark.pyspark.python": _python(),
         **given,
         **connector,
     }
+
+
+def _python() -> str:
+    return os.environ.get("PYSPARK_PYTHON") or sys.executable
 
 
 def _left_to_say(given: dict[str, str]) -> dict[str, str]:
@@ -167,7 +171,7 @@ def _left_to_say(given: dict[str, str]) -> dict[str, str]:
 
     SparkContext._ensure_initialized()  # noqa: SLF001 - or the next line sees nothing of it
     told = SparkConf()
-    ours = SETTINGS | {"spark.pyspark.python": os.environ.get("PYSPARK_PYTHON") or sys.executable}
+    ours = SETTINGS | {"spark.pyspark.python": _python()}
     return {key: value for key, value in ours.items() if not told.contains(key)} | given
 
 

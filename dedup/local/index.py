@@ -330,7 +330,7 @@ class LaneIndex:
                 for group in groups
             ),
             filter_bytes=sum(group.filter.filter.nbytes for group in groups if group.filter),
-            run_bytes=sum(held.run.nbytes for group in groups for held in group.runs),
+            run_bytes=sum(group.mapped for group in groups),
         )
 
 

@@ -137,7 +137,7 @@ with open_client(bootstrap, {}, library) as client:
 def test_regression_a_broker_killed_under_what_monitors_are_told_ends_no_process(
     library: str, services: Services, request: pytest.FixtureRequest
 ) -> None:
-    """Librdkafka's admin API ended the process, of which nothing depends on it."""
+    """With the admin API of librdkafka it stood still, or failed an assertion and was ended."""
     broker = services.servers["kafka-1"]
     with open_client(services.kafka.bootstrap) as client:
         topic = client.create(f"told-{library}", TopicSettings(partitions=1))

@@ -11,7 +11,7 @@ import re
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -31,19 +31,24 @@ SECONDS_MAX = 300.0
 _INLINE = re.compile(r"`((?:delivery|python) [^`\n]+)`")
 
 
-def typed(directory: Path, *texts: str, **changes: str) -> str:
-    """Type something into a shell; return what was printed."""
+def bash(directory: Path, lines: Iterable[str], env: Mapping[str, str], seconds_max: float) -> str:
+    """Type lines into a shell, which ends at the first that fails; return what was printed."""
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", "\n".join(texts)],
+        ["bash", "-euo", "pipefail", "-c", "\n".join(lines)],
         cwd=directory,
-        env=environment(**changes),
+        env=env,
         capture_output=True,
         text=True,
-        timeout=SECONDS_MAX,
+        timeout=seconds_max,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def typed(directory: Path, *texts: str, **changes: str) -> str:
+    """Type something into a user's shell; return what was printed."""
+    return bash(directory, texts, environment(**changes), SECONDS_MAX)
 
 
 def inline(page: str, has: str) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.test_pages_typed import bash
 from tests.pages import Block, blocks, every
 from tests.wheel import build, link, wanted
 
@@ -62,19 +63,10 @@ def installing(text: str, linking: str) -> list[str]:
 
 def typed(lines: list[str], here: Path, index: dict[str, str]) -> str:
     """Type lines into a shell; return what was printed. What is installed there is what is run."""
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", "\n".join(lines)],
-        cwd=here,
-        env=index,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS_MAX,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    said = bash(here, lines, index, SECONDS_MAX)
     package = rf"^{re.escape(str(here / '.venv'))}/\S+/delivery/__init__.py$"
-    assert re.search(package, done.stdout, re.MULTILINE), "not this checkout"
-    return done.stdout
+    assert re.search(package, said, re.MULTILINE), "not this checkout"
+    return said
 
 
 def test_the_readme_installs_it(tmp_path: Path, index: dict[str, str], linking: str) -> None:
