@@ -39,6 +39,8 @@ from delivery.stage import stage_of
 FINISH_SECONDS = 0.1
 #: A bundle of up to so many rows is one batch, however many polls it came in.
 JOINED_ROWS_MAX = 1_000
+#: Keys and values of outputs that are taken to fit into their seal, compressed as they are there.
+RIDING_BYTES_MAX = 8 * 1024
 #: How long an acknowledgement waits for an append to share a commit with, or for more bundles.
 ACK_SECONDS = 0.1
 
@@ -222,7 +224,7 @@ class LaneTask:
         Args:
             linger: how long rows may wait for more.
         """
-        moved = self.prepare(linger=linger, together=False)
+        moved = self.prepare(linger=linger)
         appends = self.appends()
         self.tell(self.perform(appends))
         self.hand_over()
@@ -235,12 +237,12 @@ class LaneTask:
 
     # Phases, for a host that runs several lanes together ---------------------------------------
 
-    def prepare(self, *, linger: float = 0.0, together: bool) -> bool:
-        """Do what concerns this lane alone, up to its next write; False if nothing was done.
+    def prepare(self, *, linger: float = 0.0, beside: bool = False) -> bool:
+        """Do what concerns this lane alone, up to its next append; False if nothing was done.
 
         Args:
             linger: how long rows may wait for more.
-            together: whether chunks are stored together with those of other lanes.
+            beside: whether the host has whatever waits for the store done beside other lanes.
         """
         runner, moved = self._runner, False
         todo = runner.state.todo
@@ -249,7 +251,7 @@ class LaneTask:
                 self._offer()
                 moved = True
             self.hand_over()
-            if not todo or type(todo[0]) is m.Append or (together and type(todo[0]) is m.Store):
+            if not todo or self.appending or (beside and self._waits(todo[0])):
                 return moved
             if self._paused():
                 return moved
@@ -282,13 +284,14 @@ class LaneTask:
         todo = self._runner.state.todo
         return bool(todo) and type(todo[0]) is m.Append
 
-    def stores(self) -> list[m.Instruction]:
-        """Take the chunks to be stored next, if that is next."""
-        return self._take(m.Store)
-
     def appends(self) -> list[m.Instruction]:
         """Take the append that is next, if it is."""
-        return self._take(m.Append)
+        return [self._runner.state.todo.popleft()] if self.appending else []
+
+    def waits(self) -> list[m.Instruction]:
+        """Take what is next, if it waits for the store."""
+        todo = self._runner.state.todo
+        return [todo.popleft()] if todo and self._waits(todo[0]) else []
 
     def acknowledges(self, *, now: bool) -> list[m.Instruction]:
         """Take the acknowledgement that waits, if it has waited enough, or `now`.
@@ -320,9 +323,12 @@ class LaneTask:
         """Whether something is on its way, or waits for company."""
         return bool(self.outbox) or self._ack is not None
 
-    def _take(self, kind: type[m.Instruction]) -> list[m.Instruction]:
-        todo = self._runner.state.todo
-        return [todo.popleft()] if todo and type(todo[0]) is kind else []
+    def _waits(self, instruction: m.Instruction) -> bool:
+        """Tell whether performing it waits for the store; what rides in a seal need not be stored."""
+        if isinstance(instruction, m.Store):
+            work = self._runner.state.work.get(instruction.ticket)
+            return work is not None and work.rows.nbytes > RIDING_BYTES_MAX
+        return isinstance(instruction, m.Append | m.Resolve | m.ReadRow)
 
     def _paused(self) -> bool:
         """Tell whether the lane lost a race and lets the winner get on.

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -30,6 +30,7 @@ from delivery.host.clock import SystemClock
 from delivery.host.company import Company
 from delivery.host.counters import Counters
 from delivery.host.ends import check
+from delivery.host.errands import Errands
 from delivery.host.horizon import Horizon
 from delivery.host.lane import LaneTask
 from delivery.host.outbox import Road
@@ -53,8 +54,6 @@ POLL_BYTES_MAX = 4 * 1024 * 1024
 POLL_SECONDS = 0.05
 #: The same while records are on their way out, or an acknowledgement waits.
 BUSY_SECONDS = 0.002
-#: Appends of so many lanes are under way at once, where the store can.
-SIDE_THREADS = 8
 #: How often monitors of consumer groups are told where we stand.
 HINT_SECONDS = 5.0
 #: How often a fenced lane is tried again under its new incarnation.
@@ -85,7 +84,7 @@ class Worker:
         self._roads: dict[str, Road] = {}
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._lanes: dict[Source, dict[str, LaneTask]] = {}
-        self._side: ThreadPoolExecutor | None = None
+        self._errands = Errands() if self._catalog.store.concurrent else None
         self._gone = Counters()
         self._held: set[tuple[str, Source]] = set()
         self._hinted = time.monotonic()
@@ -176,7 +175,12 @@ class Worker:
             if source.partition in chosen and spec.name in lanes:
                 self._end(lanes[spec.name])
 
+    def _settle(self, lane: LaneTask) -> None:
+        if self._errands is not None:
+            self._errands.settle([lane])
+
     def _end(self, lane: LaneTask) -> None:
+        self._settle(lane)
         self._consumer(lane.spec).remove([lane.source])
         lane.close()
         self._gone.add(lane.counters)
@@ -191,28 +195,43 @@ class Worker:
             DeliveryError, StoppedByRecordError: a lane cannot go on; nothing was skipped.
         """
         lanes = self.lanes
-        busy = any(lane.unsettled for lane in lanes)
-        moved = self._read(BUSY_SECONDS if busy else POLL_SECONDS)
-        together = self._catalog.store.concurrent
-        for lane in lanes:
-            began = time.monotonic()
-            if lane.prepare(linger=linger, together=together):
-                moved = True
-                self._company.prepared(time.monotonic() - began)
-            if lane.appending and not together and self._company.enough():
-                self._commit(lanes, idle=False)
-                self._emit(lanes)
-                self._read(0.0)
-        if together:
-            self._store(lanes)
-        moved |= self._commit(lanes, idle=not moved)
+        go = self._in_groups if self._errands is None else self._beside
+        moved = go(lanes, linger)
         moved |= self._emit(lanes)
         for lane in lanes:
             if lane.stopped:
                 check(lane)
         self._hold_back()
         self._hint()
-        return moved or any(lane.unsettled for lane in lanes)
+        return moved or bool(self._errands) or any(lane.unsettled for lane in lanes)
+
+    def _in_groups(self, lanes: Sequence[LaneTask], linger: float) -> bool:
+        """Let lanes share commits, where that spares them waits for the disk."""
+        moved = self._read(_patience(busy=any(lane.unsettled for lane in lanes)))
+        for lane in lanes:
+            began = time.monotonic()
+            if lane.prepare(linger=linger):
+                moved = True
+                self._company.prepared(time.monotonic() - began)
+            if lane.appending and self._company.enough():
+                self._commit(lanes, idle=False)
+                self._emit(lanes)
+                self._read(0.0)
+        return moved | self._commit(lanes, idle=not moved)
+
+    def _beside(self, lanes: Sequence[LaneTask], linger: float) -> bool:
+        """Have what lanes write done while other lanes go on, where the store can."""
+        errands = self._errands
+        assert errands is not None, "the store takes many writes at once"
+        pause = min(map(errands.pause, lanes), default=0.0)
+        if pause:
+            # Nobody could begin anything with what is read.
+            errands.wait(min(pause, BUSY_SECONDS))
+            moved = self._read(0.0)
+        else:
+            busy = bool(errands) or any(lane.unsettled for lane in lanes)
+            moved = self._read(_patience(busy=busy))
+        return moved | errands.turn(lanes, lambda: self._emit(lanes), linger=linger)
 
     def _emit(self, lanes: Sequence[LaneTask]) -> bool:
         """Look at what is on its way, and begin more where there is room."""
@@ -225,42 +244,23 @@ class Worker:
             moved |= road.begin([lane.outbox for lane in lanes_of])
         return moved
 
-    def _store(self, lanes: Sequence[LaneTask]) -> None:
-        """Store the chunks of all lanes at once, where the store can."""
-        for lane, answers in self._at_once([(lane, lane.stores()) for lane in lanes]):
-            lane.tell(answers)
-
     def _commit(self, lanes: Sequence[LaneTask], *, idle: bool) -> bool:
         """Append what is stored, and acknowledge, with one wait for the disk where that is enough."""
         appends = [(lane, lane.appends()) for lane in lanes]
-        # Where nothing is shared, company saves nothing: one acknowledgement for many bundles does.
-        now = idle and not self._catalog.store.concurrent
         # Of one lane one after the other: both are comparisons on its one row.
-        writes = [(lane, [*todo, *lane.acknowledges(now=now)]) for lane, todo in appends]
+        writes = [(lane, [*todo, *lane.acknowledges(now=idle)]) for lane, todo in appends]
         writes = [(lane, todo) for lane, todo in writes if todo]
         if not writes:
             return False
         try:
             with self._company.commit(), self._catalog.group():
-                done = list(self._at_once(writes))
+                done = [(lane, lane.perform(todo)) for lane, todo in writes]
         except DeliveryError:
             # Each may have happened, and none may be taken for granted: the lanes find out.
             done = [(lane, [_unknown(one) for one in todo]) for lane, todo in writes]
         for lane, answers in done:
             lane.tell(answers)
         return True
-
-    def _at_once(
-        self, taken: Sequence[tuple[LaneTask, Sequence[m.Instruction]]]
-    ) -> Iterator[tuple[LaneTask, list[m.Event | None]]]:
-        """Perform the instructions of several lanes, those of each one after the other."""
-        busy = [(lane, todo) for lane, todo in taken if todo]
-        if len(busy) < 2 or not self._catalog.store.concurrent:  # noqa: PLR2004 - one is not several
-            return ((lane, lane.perform(todo)) for lane, todo in busy)
-        if self._side is None:
-            self._side = ThreadPoolExecutor(SIDE_THREADS, "delivery-catalog")
-        done = self._side.map(lambda one: one[0].perform(one[1]), busy)
-        return zip((lane for lane, _ in busy), done, strict=True)
 
     def finish(self) -> None:
         """Seal, deliver and acknowledge what is under way; what was only read is the next's.
@@ -269,6 +269,7 @@ class Worker:
             DeliveryError, StoppedByRecordError: a lane could not; nothing was skipped.
         """
         for lane in self.lanes:
+            self._settle(lane)
             lane.finish()
             check(lane)
 
@@ -375,10 +376,12 @@ class Worker:
         if self._closed:
             return
         self._closed = True
+        if self._errands is not None:
+            self._errands.close()
         for lane in self.lanes:
             with suppress(DeliveryError):
                 lane.close()
-        for pool in (*self._pools.values(), *([self._side] if self._side else [])):
+        for pool in self._pools.values():
             pool.shutdown(cancel_futures=True)
         self._horizon.close()
         for consumer in self._consumers.values():
@@ -387,6 +390,11 @@ class Worker:
             close_sink(emitter)
         self._client.close()
         self._catalog.store.close()
+
+
+def _patience(*, busy: bool) -> float:
+    """Return how long to wait for records where there are none."""
+    return BUSY_SECONDS if busy else POLL_SECONDS
 
 
 def _unknown(instruction: m.Instruction) -> m.Event:

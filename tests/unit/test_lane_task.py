@@ -88,7 +88,7 @@ class Desk:
 
     def turn(self) -> list[m.Instruction]:
         """Let the lane do what it can; return the acknowledgements it asked for at once."""
-        self.lane.prepare(together=False)
+        self.lane.prepare()
         self.lane.tell(self.lane.perform(self.lane.appends()))
         self.lane.hand_over()
         self.lane.outbox.look()
