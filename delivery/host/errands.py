@@ -30,6 +30,8 @@ SIDE_THREADS = 8
 #: For how long a lane gathers records when its append is answered, of the time that took; and at most.
 REST_SHARE = 1.0
 REST_SECONDS_MAX = 0.02
+#: For how long nobody looks for new records at most, while all that have some gather more or write.
+PAUSE_SECONDS_MAX = 0.005
 
 _Answer = m.Event | BaseException | None
 
@@ -83,7 +85,7 @@ class Errands:
         """
         moved = self.look() and emit()
         for lane in lanes:
-            if not self.pause(lane):
+            if not self._pause(lane):
                 moved |= lane.prepare(linger=linger, beside=True)
                 self.give(lane, lane.waits())
             self.give(lane, lane.acknowledges(now=False))
@@ -98,11 +100,17 @@ class Errands:
         line = self._lines.get(lane)
         return line is not None and line.awaited > 0
 
-    def pause(self, lane: LaneTask) -> float:
-        """Return for how long the lane begins nothing, unless an answer comes; 0: it may."""
+    def pause(self, lanes: Iterable[LaneTask]) -> float:
+        """Return for how long none of these can begin anything, unless an answer comes."""
+        pauses = [(self._pause(lane), lane.rows > 0) for lane in lanes]
+        if any(waiting and not pause for pause, waiting in pauses):
+            return 0.0
+        return min((pause for pause, _ in pauses if pause), default=0.0)
+
+    def _pause(self, lane: LaneTask) -> float:
         if self.writing(lane):
-            return REST_SECONDS_MAX
-        return max(0.0, self._rests.get(lane, 0.0) - self._now())
+            return PAUSE_SECONDS_MAX
+        return min(PAUSE_SECONDS_MAX, max(0.0, self._rests.get(lane, 0.0) - self._now()))
 
     def give(self, lane: LaneTask, todo: Iterable[m.Instruction]) -> None:
         """Have instructions performed, behind those that the lane has given before."""

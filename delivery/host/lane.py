@@ -205,6 +205,11 @@ class LaneTask:
         """Whether the source must be held back."""
         return self._rows >= BUFFER_ROWS_MAX or self._bytes >= BUFFER_BYTES_MAX
 
+    @property
+    def rows(self) -> int:
+        """How many wait for their bundle."""
+        return self._rows
+
     def take(self, batch: Batch, position: int) -> None:
         """Take what was read, and the position behind it."""
         if len(batch):

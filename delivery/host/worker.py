@@ -175,12 +175,9 @@ class Worker:
             if source.partition in chosen and spec.name in lanes:
                 self._end(lanes[spec.name])
 
-    def _settle(self, lane: LaneTask) -> None:
-        if self._errands is not None:
-            self._errands.settle([lane])
-
     def _end(self, lane: LaneTask) -> None:
-        self._settle(lane)
+        if self._errands:
+            self._errands.settle([lane])
         self._consumer(lane.spec).remove([lane.source])
         lane.close()
         self._gone.add(lane.counters)
@@ -195,19 +192,21 @@ class Worker:
             DeliveryError, StoppedByRecordError: a lane cannot go on; nothing was skipped.
         """
         lanes = self.lanes
-        go = self._in_groups if self._errands is None else self._beside
-        moved = go(lanes, linger)
+        if self._errands is None:
+            moved = self._in_groups(lanes, linger)
+        else:
+            moved = self._beside(self._errands, lanes, linger)
         moved |= self._emit(lanes)
         for lane in lanes:
             if lane.stopped:
                 check(lane)
         self._hold_back()
         self._hint()
-        return moved or bool(self._errands) or any(lane.unsettled for lane in lanes)
+        return moved or self._busy(lanes)
 
     def _in_groups(self, lanes: Sequence[LaneTask], linger: float) -> bool:
         """Let lanes share commits, where that spares them waits for the disk."""
-        moved = self._read(_patience(busy=any(lane.unsettled for lane in lanes)))
+        moved = self._read(self._patience(lanes))
         for lane in lanes:
             began = time.monotonic()
             if lane.prepare(linger=linger):
@@ -219,19 +218,21 @@ class Worker:
                 self._read(0.0)
         return moved | self._commit(lanes, idle=not moved)
 
-    def _beside(self, lanes: Sequence[LaneTask], linger: float) -> bool:
+    def _beside(self, errands: Errands, lanes: Sequence[LaneTask], linger: float) -> bool:
         """Have what lanes write done while other lanes go on, where the store can."""
-        errands = self._errands
-        assert errands is not None, "the store takes many writes at once"
-        pause = min(map(errands.pause, lanes), default=0.0)
+        pause = errands.pause(lanes)
         if pause:
-            # Nobody could begin anything with what is read.
-            errands.wait(min(pause, BUSY_SECONDS))
-            moved = self._read(0.0)
-        else:
-            busy = bool(errands) or any(lane.unsettled for lane in lanes)
-            moved = self._read(_patience(busy=busy))
+            # Looking at each record as it comes would cost more than it gains.
+            errands.wait(pause)
+        moved = self._read(0.0 if pause else self._patience(lanes))
         return moved | errands.turn(lanes, lambda: self._emit(lanes), linger=linger)
+
+    def _busy(self, lanes: Sequence[LaneTask]) -> bool:
+        return bool(self._errands) or any(lane.unsettled for lane in lanes)
+
+    def _patience(self, lanes: Sequence[LaneTask]) -> float:
+        """Return how long to wait for records where there are none."""
+        return BUSY_SECONDS if self._busy(lanes) else POLL_SECONDS
 
     def _emit(self, lanes: Sequence[LaneTask]) -> bool:
         """Look at what is on its way, and begin more where there is room."""
@@ -268,8 +269,9 @@ class Worker:
         Raises:
             DeliveryError, StoppedByRecordError: a lane could not; nothing was skipped.
         """
+        if self._errands:
+            self._errands.settle(self.lanes)
         for lane in self.lanes:
-            self._settle(lane)
             lane.finish()
             check(lane)
 
@@ -390,11 +392,6 @@ class Worker:
             close_sink(emitter)
         self._client.close()
         self._catalog.store.close()
-
-
-def _patience(*, busy: bool) -> float:
-    """Return how long to wait for records where there are none."""
-    return BUSY_SECONDS if busy else POLL_SECONDS
 
 
 def _unknown(instruction: m.Instruction) -> m.Event:

@@ -51,7 +51,7 @@ class Limits:
     #: Bundles under way before their seal: one in user code beside one being stored.
     pending_max: int = 2
     #: Sealed bundles not yet acknowledged; behind it the lane takes nothing new.
-    owed_max: int = 16
+    owed_max: int = 64
     #: Times the same unknown outcome is looked into before the task fails.
     unknown_max: int = 5
 
