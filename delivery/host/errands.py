@@ -30,6 +30,8 @@ SIDE_THREADS = 8
 #: For how long a lane gathers records when its append is answered, of the time that took; and at most.
 REST_SHARE = 1.0
 REST_SECONDS_MAX = 0.02
+#: Who has so many records gathers no more: there is a backlog.
+FEW_ROWS_MAX = 1_000
 #: For how long nobody looks for new records at most, while all that have some gather more or write.
 PAUSE_SECONDS_MAX = 0.005
 
@@ -83,7 +85,9 @@ class Errands:
             emit: sends what lanes have sealed.
             linger: how long rows may wait for more.
         """
-        moved = self.look() and emit()
+        moved = self.look()
+        if moved:
+            emit()
         for lane in lanes:
             if not self._pause(lane):
                 moved |= lane.prepare(linger=linger, beside=True)
@@ -110,6 +114,8 @@ class Errands:
     def _pause(self, lane: LaneTask) -> float:
         if self.writing(lane):
             return PAUSE_SECONDS_MAX
+        if lane.rows >= FEW_ROWS_MAX:
+            return 0.0
         return min(PAUSE_SECONDS_MAX, max(0.0, self._rests.get(lane, 0.0) - self._now()))
 
     def give(self, lane: LaneTask, todo: Iterable[m.Instruction]) -> None:
@@ -160,6 +166,7 @@ class Errands:
                 with self._news:
                     self._news.wait_for(lambda: self._answers)
                 self.look()
+            self._rests.pop(lane, None)
 
     def close(self) -> None:
         """Perform nothing more; wait for what is under way."""

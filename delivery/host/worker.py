@@ -176,7 +176,7 @@ class Worker:
                 self._end(lanes[spec.name])
 
     def _end(self, lane: LaneTask) -> None:
-        if self._errands:
+        if self._errands is not None:
             self._errands.settle([lane])
         self._consumer(lane.spec).remove([lane.source])
         lane.close()
@@ -221,9 +221,7 @@ class Worker:
     def _beside(self, errands: Errands, lanes: Sequence[LaneTask], linger: float) -> bool:
         """Have what lanes write done while other lanes go on, where the store can."""
         pause = errands.pause(lanes)
-        if pause:
-            # Looking at each record as it comes would cost more than it gains.
-            errands.wait(pause)
+        errands.wait(pause)  # looking at each record as it comes would cost more than it gains
         moved = self._read(0.0 if pause else self._patience(lanes))
         return moved | errands.turn(lanes, lambda: self._emit(lanes), linger=linger)
 

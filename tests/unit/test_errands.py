@@ -242,6 +242,17 @@ def test_a_lane_gathers_for_as_long_as_its_append_took(house):
     assert house.ran == [b"slow", b"next", b"quick"]
 
 
+def test_a_backlog_is_worked_off_without_a_rest(house, monkeypatch):
+    monkeypatch.setattr("delivery.host.errands.FEW_ROWS_MAX", 2)
+    _stand_at_the_store(house)
+    house.seconds += REST_SECONDS_MAX
+    house.store.open[house.slow.name].set()
+    house.wait()
+    house.write(house.slow, b"a", b"b")
+    house.turn()
+    assert house.ran == [b"slow", b"a", b"b"]
+
+
 def test_an_outage_makes_nobody_rest_for_long(house):
     _stand_at_the_store(house)
     house.seconds += 1000.0
