@@ -111,6 +111,10 @@ class Errands:
             return 0.0
         return min((pause for pause, _ in pauses if pause), default=0.0)
 
+    def free(self, lanes: Sequence[LaneTask]) -> bool:
+        """Tell whether a record that comes now could go into a bundle at once."""
+        return not lanes or any(not self._pause(lane) for lane in lanes)
+
     def _pause(self, lane: LaneTask) -> float:
         if self.writing(lane):
             return PAUSE_SECONDS_MAX

@@ -119,7 +119,8 @@ class LaneTask:
         self._ack_since = 0.0
         #: Each with its bytes.
         self._waiting: list[tuple[Batch, int]] = []
-        self._rows = 0
+        #: How many wait for their bundle.
+        self.rows = 0
         self._bytes = 0
         self._since: float | None = None
         self._position = 0
@@ -192,7 +193,7 @@ class LaneTask:
     @property
     def idle(self) -> bool:
         """Whether everything read is sealed and acknowledged."""
-        return not (self._rows or self.unsettled) and self._runner.state.lane.idle
+        return not (self.rows or self.unsettled) and self._runner.state.lane.idle
 
     def _sealed(self, counts: Counts) -> None:
         self._counters.count(counts)
@@ -203,12 +204,7 @@ class LaneTask:
     @property
     def full(self) -> bool:
         """Whether the source must be held back."""
-        return self._rows >= BUFFER_ROWS_MAX or self._bytes >= BUFFER_BYTES_MAX
-
-    @property
-    def rows(self) -> int:
-        """How many wait for their bundle."""
-        return self._rows
+        return self.rows >= BUFFER_ROWS_MAX or self._bytes >= BUFFER_BYTES_MAX
 
     def take(self, batch: Batch, position: int) -> None:
         """Take what was read, and the position behind it."""
@@ -217,7 +213,7 @@ class LaneTask:
                 self._since = time.monotonic()
             size = batch.nbytes
             self._waiting.append((batch, size))
-            self._rows += len(batch)
+            self.rows += len(batch)
             self._bytes += size
         self._position = max(self._position, position)
 
@@ -252,7 +248,9 @@ class LaneTask:
         runner, moved = self._runner, False
         todo = runner.state.todo
         while True:
-            if self._hungry and self._due(linger):
+            # Beside others, what comes behind a bundle would only stand before its emission.
+            alone = not (beside and runner.state.lane.pending)
+            if alone and self._hungry and self._due(linger):
                 self._offer()
                 moved = True
             self.hand_over()
@@ -355,15 +353,15 @@ class LaneTask:
 
     @property
     def _hungry(self) -> bool:
-        runner = self._runner
-        return self.stopped is None and runner.state.lane.hungry and not self.outbox.full
+        hungry = self.stopped is None and self._runner.state.lane.hungry
+        return hungry and not self.outbox.full
 
     def _due(self, linger: float) -> bool:
         if self._position <= self.planned:
             # Somebody else sealed all of it meanwhile.
-            self._waiting, self._rows, self._bytes, self._since = [], 0, 0, None
+            self._waiting, self.rows, self._bytes, self._since = [], 0, 0, None
             return False
-        if self._rows >= self.spec.bundle_rows or self._bytes >= self.spec.bundle_bytes:
+        if self.rows >= self.spec.bundle_rows or self._bytes >= self.spec.bundle_bytes:
             return True
         return self._since is None or time.monotonic() - self._since >= linger
 
@@ -389,7 +387,7 @@ class LaneTask:
             taken.append(batch)
             del self._waiting[0]
             rows, size = rows + len(batch), size + weight
-        self._rows -= rows
+        self.rows -= rows
         self._bytes -= size
         self._since = time.monotonic() if self._waiting else None
         self._counters.bytes_read += size

@@ -222,7 +222,7 @@ class Worker:
         """Have what lanes write done while other lanes go on, where the store can."""
         pause = errands.pause(lanes)
         errands.wait(pause)  # looking at each record as it comes would cost more than it gains
-        moved = self._read(0.0 if pause else self._patience(lanes))
+        moved = errands.free(lanes) and self._read(0.0 if pause else self._patience(lanes))
         return moved | errands.turn(lanes, lambda: self._emit(lanes), linger=linger)
 
     def _busy(self, lanes: Sequence[LaneTask]) -> bool:

@@ -19,7 +19,7 @@ from delivery.host import lane as lane_module
 from delivery.host.clock import SystemClock
 from delivery.host.ends import check
 from delivery.host.errands import REST_SECONDS_MAX, Errands
-from delivery.host.lane import LaneTask
+from delivery.host.lane import RIDING_BYTES_MAX, LaneTask
 from delivery.host.spec import StageSpec
 from delivery.protocol import messages as m
 from delivery.records import Output, Record
@@ -224,6 +224,26 @@ def test_what_comes_while_an_append_is_under_way_is_one_bundle_behind_it(house):
     assert house.slow.seq == 2
 
 
+def test_a_bundle_that_was_stored_apart_is_sealed_and_emitted_before_the_next_is_begun(house):
+    large = b"large" * RIDING_BYTES_MAX
+    _hold(house, house.slow)
+    house.write(house.slow, large)
+    house.turn()
+    house.write(house.slow, b"next")
+    if not house.slow.appending:
+        house.wait()
+    house.turn()
+    assert house.store.entered[house.slow.name].wait(STUCK_SECONDS)
+    house.seconds += REST_SECONDS_MAX
+    house.store.open[house.slow.name].set()
+    house.wait()
+    house.turn()
+    assert house.out == [large], "it waits neither for a rest nor for what comes behind it"
+    house.rest()
+    house.until_told(house.slow, 2)
+    assert house.ran == [large, b"next"]
+
+
 def test_a_lane_gathers_for_as_long_as_its_append_took(house):
     _stand_at_the_store(house)
     house.seconds += REST_SECONDS_MAX / 4
@@ -240,6 +260,14 @@ def test_a_lane_gathers_for_as_long_as_its_append_took(house):
     house.rest()
     house.turn()
     assert house.ran == [b"slow", b"next", b"quick"]
+
+
+def test_records_are_read_as_long_as_one_lane_could_begin_something(house):
+    assert house.errands.free([])
+    _stand_at_the_store(house)
+    assert house.errands.free(house.lanes)
+    assert not house.errands.free([house.slow])
+    assert 0 < house.errands.pause(house.lanes) < STUCK_SECONDS, "the other one is not forgotten"
 
 
 def test_a_backlog_is_worked_off_without_a_rest(house, monkeypatch):
