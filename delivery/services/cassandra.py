@@ -193,9 +193,6 @@ class Cassandra:
             f"-javaagent:{jamm}",
             *(f"-Xmx{heap}m", f"-Xms{heap}m", f"-Xmn{heap // 4}m"),
             "-XX:+UseSerialGC",
-            # The second compiler takes as much of two cores as all conditional writes, for minutes,
-            # to make each a tenth cheaper.
-            "-XX:TieredStopAtLevel=1",
             "-XX:-UsePerfData",  # no files in the shared temporary directory
             "-XX:+ExitOnOutOfMemoryError",
             "-Djdk.attach.allowAttachSelf=true",
