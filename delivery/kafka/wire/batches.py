@@ -17,6 +17,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from delivery.batch import OFFSET_MAX
 from delivery.kafka.wire.codecs import CODEC_MAX
 
 __all__ = [
@@ -149,7 +150,7 @@ def _raw(offset: int, data: memoryview) -> RawBatch:
     )
     if not batch.intact():
         raise BrokenBatch(offset, "its CRC is that of other bytes")
-    if offset < 0 or delta < 0 or not 0 <= count <= delta + 1:
+    if not 0 <= offset <= OFFSET_MAX - delta or not 0 <= count <= delta + 1:
         raise BrokenBatch(offset, f"{count} records up to {delta} behind it")
     if batch.codec > CODEC_MAX:
         raise BrokenBatch(offset, f"codec {batch.codec} is none of Kafka's")

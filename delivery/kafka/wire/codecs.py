@@ -95,6 +95,9 @@ def decompress(codec: int, data: _Data) -> bytes:
         Garbled: it is not what that codec makes.
     """
     unpack = _found(_DECOMPRESS, codec)
+    if codec and not len(data):
+        # Python's gzip takes this for nothing, compressed.
+        raise Garbled(f"{_NAMES[codec]} does not decompress: no bytes")
     try:
         return unpack(data)
     except _FAILURES as error:
