@@ -1,4 +1,4 @@
-"""Record batches and columns: the same records as another client writes and reads, or an error."""
+"""Record batches and columns: the same records as another client writes and reads."""
 
 from __future__ import annotations
 
@@ -8,136 +8,33 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from crc32c import crc32c
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
-from kafka.record import MemoryRecords, MemoryRecordsBuilder
+from kafka.record import MemoryRecords
 
-from delivery.kafka.wire import codecs, decoding
-from delivery.kafka.wire.decoding import BrokenBatch, OldFormat, aborts, decode, split
-from delivery.kafka.wire.encoding import cuts, encode, stamp
-from delivery.kafka.wire.reading import Broken
-
-patient = settings(deadline=None)
-
-HEADER_BYTES = 61
-MAGIC_AT = 16
-NOW_MS = 1_700_000_000_123
-CODECS = range(5)
-#: On both sides of every change of method.
-COUNTS = [1, 2, 5, 11, 12, 13, 39, 40, 41, 63, 64, 65, 150]
-#: Bytes of a batch that the CRC does not cover, and no length: its first offset, its leader's epoch.
-FREE = {*range(8), *range(12, 16)}
-
-blobs = st.binary(max_size=9) | st.integers(0, 400).map(bytes)
-names = st.sampled_from(["id", "", "ключ", "x-" + "n" * 70])
-some_headers = st.lists(st.tuples(names, blobs), max_size=3).map(tuple)
-
-
-@st.composite
-def columns(draw):
-    """Rows that are all alike, or of a few kinds, or of many."""
-    count = draw(st.sampled_from(COUNTS))
-    rng = random.Random(draw(st.integers(0, 2**32)))
-    keys = draw(
-        st.just([None]) | st.lists(blobs, min_size=1) | st.lists(st.none() | blobs, min_size=1)
-    )
-    values = draw(st.lists(blobs, min_size=1) | st.lists(st.none() | blobs, min_size=1))
-    if draw(st.booleans()):
-        shape = draw(st.lists(names, max_size=3))
-        width = draw(st.none() | st.integers(0, 100))
-        headers = [
-            tuple(
-                (name, rng.randbytes(rng.randrange(100) if width is None else width))
-                for name in shape
-            )
-            for _ in range(count)
-        ]
-    else:
-        headers = rng.choices(draw(st.lists(some_headers, min_size=1, max_size=5)), k=count)
-    return rng.choices(keys, k=count), rng.choices(values, k=count), headers
-
-
-def encoded(keys, values, headers, codec=0):
-    batch = encode(keys, values, headers, timestamp_ms=NOW_MS, codec=codec)
-    assert type(batch) is bytearray
-    stamp(batch, 77, 3, 9)
-    return batch
-
-
-def rows(found):
-    """Return columns as another client returns records."""
-    headers = [list(some or ()) for some in found.headers]
-    assert [] not in found.headers
-    assert () not in found.headers
-    assert found.offsets.dtype == found.timestamps_ms.dtype == np.int64
-    plain = (
-        found.offsets.tolist(),
-        found.timestamps_ms.tolist(),
-        found.keys,
-        found.values,
-        headers,
-    )
-    return list(zip(*plain, strict=True))
-
-
-def ours(data):
-    return [row for batch in split(memoryview(data)) for row in rows(decode(batch))]
-
-
-def theirs(data):
-    return [
-        (r.offset, r.timestamp, r.key, r.value, [(name, value or b"") for name, value in r.headers])
-        for batch in MemoryRecords(bytes(data))
-        for r in batch
-    ]
-
-
-def one(data):
-    (batch,) = split(memoryview(data))
-    return batch
-
-
-def sealed(batch):
-    """Return a batch whose length and CRC are those of its bytes, whatever these are."""
-    batch = bytearray(batch)
-    struct.pack_into(">i", batch, 8, len(batch) - 12)
-    struct.pack_into(">I", batch, 17, crc32c(bytes(batch[21:])))
-    return bytes(batch)
-
-
-def changed(batch, at, kind, value):
-    batch = bytearray(batch)
-    struct.pack_into(kind, batch, at, value)
-    return sealed(batch)
-
-
-def built(codec, records, *, base=0, magic=2, producer=-1):
-    """Return a batch of another client's; a record is a step in offsets, and what it holds."""
-    builder = MemoryRecordsBuilder(
-        magic, codec, 1 << 30, 0, producer >= 0, producer, producer, producer
-    )
-    for step, *record in records:
-        builder.skip(step)
-        builder.append(*record)
-    builder.close()
-    data = builder.buffer()
-    struct.pack_into(">q", data, 0, base)
-    return bytes(data)
-
-
-def both(batch):
-    """Return what each of our ways of reading makes of a batch; None: it is broken."""
-    data = codecs.decompress(batch.codec, batch.records)
-    found = []
-    for way in (decoding._one_by_one, decoding._as_columns):
-        try:
-            made = way(batch, data)
-            found.append((rows(made), made.unreadable))
-        except Broken:
-            found.append(None)
-    return found
-
+from delivery.kafka.wire import codecs, cutting
+from delivery.kafka.wire.decoding import BrokenBatch, aborts, decode
+from delivery.kafka.wire.encoding import cuts
+from tests.property.wire_kit import (
+    ALIKE,
+    CODECS,
+    COUNTS,
+    HEADER_BYTES,
+    NOW_MS,
+    blobs,
+    both,
+    built,
+    changed,
+    columns,
+    encoded,
+    names,
+    one,
+    ours,
+    patient,
+    rows,
+    sealed,
+    theirs,
+)
 
 # What is written ----------------------------------------------------------------------------------
 
@@ -170,7 +67,7 @@ def test_rows_written_alike_and_one_by_one_are_the_same_bytes(columns):
 @pytest.mark.parametrize("length", [63, 64, 8191, 8192, 16_385, 1 << 20, (2 << 20) + 1])
 def test_lengths_of_every_width_are_written_and_read(codec, length):
     value = random.Random(length).randbytes(200) * (length // 200 + 1)
-    for count in (1, 15) if length < 1 << 20 else (1,):
+    for count in (1, ALIKE) if length < 1 << 20 else (1,):
         batch = encoded(
             [value[:length]] * count,
             [value[1 : length + 1]] * count,
@@ -271,6 +168,27 @@ def test_thousands_of_records_are_read(codec):
     assert ours(data) == theirs(data)
 
 
+@patient
+@given(
+    steps=st.lists(st.lists(st.integers(-2, 9), min_size=4, max_size=4), min_size=1, max_size=20)
+)
+def test_pieces_are_the_same_whichever_way_they_are_cut(steps):
+    """A row is a gap before each of two pieces and its length; a negative one is a null's."""
+    at = 0
+    spans = ([], [])
+    for gap, first, between, second in steps:
+        for column, skip, length in zip(spans, (gap, between), (first, second), strict=True):
+            at += max(skip, 0)
+            column.append((at, length))
+            at += max(length, 0)
+    data = random.Random(at).randbytes(at + 3)
+    wanted = [[None if n < 0 else data[p : p + n] for p, n in column] for column in spans]
+    arrays = [tuple(np.array(column, dtype=np.int64).T.copy()) for column in spans]
+    assert cutting.by_arrow(data, arrays) == wanted
+    assert cutting.by_slices(data, arrays) == wanted
+    assert cutting.cut(data, arrays) == wanted
+
+
 @pytest.mark.parametrize("count", COUNTS)
 def test_a_null_value_of_a_header_is_empty(count):
     data = built(0, [(0, 1, None, b"v", [("h", None), ("g", b"x")])] * count)
@@ -347,216 +265,3 @@ def test_records_before_a_header_name_that_is_not_utf_8_are_read(count, alike):
     whole = sealed(built(0, some[:-1], base=7).replace(b"nnnn", b"n\xff\xfen"))
     one_by_one, as_columns = both(one(whole))
     assert one_by_one == as_columns == (rows(found), 7 + bad)
-
-
-# What is broken -----------------------------------------------------------------------------------
-
-
-def victims():
-    """Batches to break: few records and many, alike and not, plain and compressed."""
-    mixed = [
-        (
-            row % 3,
-            NOW_MS + row * 37,
-            None if row % 5 else b"key",
-            b"v" * (row % 80),
-            [("n", b"x")] * (row % 3),
-        )
-        for row in range(50)
-    ]
-    alike = [(0, NOW_MS, None, b"some value", [("id", bytes(16))])] * 45
-    return [
-        built(codec, some, base=1000)
-        for some in (mixed, mixed[:4], alike, alike[:2])
-        for codec in CODECS
-    ]
-
-
-VICTIMS = victims()
-
-
-@pytest.mark.parametrize("data", VICTIMS, ids=range(len(VICTIMS)))
-def test_an_incomplete_batch_is_passed_over(data):
-    whole = VICTIMS[0]
-    for end in range(0, len(data), 7):
-        assert list(split(memoryview(data)[:end])) == []
-    for end in (0, 1, 11, 12, 17, 60, 61, len(data) - 1):
-        assert ours(whole + data[:end]) == theirs(whole)
-
-
-@patient
-@given(which=st.sampled_from(VICTIMS), at=st.integers(0, 10_000), change=st.integers(1, 255))
-def test_a_changed_byte_is_noticed(which, at, change):
-    data = bytearray(which)
-    at %= len(data)
-    data[at] ^= change
-    try:
-        found = ours(data)
-    except OldFormat:
-        found = None if at == MAGIC_AT else "another format"
-    except BrokenBatch:
-        found = None
-    assert not found or at in FREE
-
-
-@settings(deadline=None, max_examples=400)
-@given(
-    which=st.sampled_from(VICTIMS),
-    at=st.integers(0, 10_000),
-    put=st.binary(min_size=1, max_size=6)
-    | st.sampled_from([b"\xff" * 9, b"\xff" * 12, b"\x01", b"\x80\x01"]),
-)
-def test_a_batch_changed_before_its_crc_was_made_is_broken_or_read_alike(which, at, put):
-    data = bytearray(which)
-    at = 21 + at % (len(data) - 21)
-    data[at : at + len(put)] = put
-    try:
-        batch = one(sealed(data))
-        made = decode(batch)
-    except BrokenBatch:
-        made = None
-    if made is not None:
-        assert len(rows(made)) == batch.count or made.unreadable is not None
-        assert both(batch) == [(rows(made), made.unreadable)] * 2
-
-
-@settings(deadline=None, max_examples=400)
-@given(
-    which=st.sampled_from([data for data in VICTIMS if data[22] & 7 == 0]),
-    at=st.integers(0, 10_000),
-    put=st.binary(min_size=1, max_size=6) | st.sampled_from([b"\xff" * 9, b"\x01", b"\x80\x01"]),
-)
-def test_both_ways_of_reading_find_the_same_broken(which, at, put):
-    data = bytearray(which)
-    at = HEADER_BYTES + at % (len(data) - HEADER_BYTES)
-    data[at : at + len(put)] = put
-    one_by_one, as_columns = both(one(sealed(data)))
-    assert one_by_one == as_columns
-
-
-@pytest.mark.parametrize("which", [0, 5, 10, 15])
-def test_records_cut_short_are_broken(which):
-    data = VICTIMS[which]
-    for end in range(HEADER_BYTES, len(data)):
-        batch = one(sealed(data[:end]))
-        with pytest.raises(BrokenBatch) as caught:
-            decode(batch)
-        assert caught.value.offset == 1000
-        if end > HEADER_BYTES:
-            assert both(batch) == [None, None]
-
-
-@pytest.mark.parametrize("data", VICTIMS, ids=range(len(VICTIMS)))
-def test_something_behind_the_records_is_broken(data):
-    if data[22] & 7:
-        return
-    for more in (b"\0", bytes(7), b"\x0c" + bytes(6)):
-        with pytest.raises(BrokenBatch):
-            decode(one(sealed(data + more)))
-
-
-@pytest.mark.parametrize("which", [0, 5, 10, 15])
-@pytest.mark.parametrize("step", [-2, -1, 1, 1000])
-def test_another_number_of_records_is_broken(which, step):
-    data = VICTIMS[which]
-    (count,) = struct.unpack_from(">i", data, 57)
-    with pytest.raises(BrokenBatch):
-        ours(changed(data, 57, ">i", count + step))
-
-
-@pytest.mark.parametrize("which", [0, 5, 10, 15])
-def test_an_offset_behind_the_last_one_is_broken(which):
-    data = VICTIMS[which]
-    (delta,) = struct.unpack_from(">i", data, 23)
-    with pytest.raises(BrokenBatch):
-        ours(changed(data, 23, ">i", delta - 1))
-    assert ours(changed(data, 23, ">i", delta + 9)) == ours(data)
-
-
-@pytest.mark.parametrize("count", [2, 50])
-def test_offsets_that_do_not_rise_are_broken(count):
-    body = bytes([14, 0, 0, 0, 1, 2, 120, 0]) * count
-    data = built(0, [(0, 0, None, b"x", [])] * count)[:HEADER_BYTES] + body
-    with pytest.raises(BrokenBatch, match="rise"):
-        ours(sealed(data))
-
-
-@pytest.mark.parametrize("count", [1, 50])
-def test_every_negative_length_is_a_null_as_kafka_reads_it(count):
-    body = b"".join(bytes([12, 0, 0, 2 * row, 3, 5, 0]) for row in range(count))
-    data = sealed(built(0, [(0, 0, None, b"", [])] * count)[:HEADER_BYTES] + body)
-    assert [row[2:] for row in ours(data)] == [(None, None, [])] * count
-    assert ours(data) == theirs(data)
-
-
-def test_no_length_is_negative_and_none_too_short_for_a_batch():
-    data = bytearray(VICTIMS[0])
-    for length in (-1, -(2**31), 5, 48):
-        struct.pack_into(">i", data, 8, length)
-        with pytest.raises(BrokenBatch):
-            ours(data)
-
-
-@pytest.mark.parametrize("magic", [0, 1])
-def test_an_old_format_is_told_apart(magic):
-    data = built(0, [(0, NOW_MS, b"k", b"some value", [])], base=4, magic=magic)
-    with pytest.raises(OldFormat) as caught:
-        ours(data)
-    assert caught.value.offset == 4
-
-
-def test_a_format_and_a_codec_that_are_not_there_yet_are_broken():
-    data = bytearray(VICTIMS[0])
-    data[16] = 3
-    with pytest.raises(BrokenBatch, match="format 3"):
-        ours(data)
-    with pytest.raises(BrokenBatch, match="codec 5"):
-        ours(changed(VICTIMS[0], 21, ">h", 5))
-
-
-@pytest.mark.parametrize("base", [-1, -(2**63), 2**63 - 1])
-def test_an_offset_that_no_log_has_is_broken(base):
-    data = bytearray(VICTIMS[0])
-    struct.pack_into(">q", data, 0, base)
-    with pytest.raises(BrokenBatch):
-        ours(data)
-
-
-# Codecs -------------------------------------------------------------------------------------------
-
-
-@patient
-@given(
-    codec=st.sampled_from(CODECS),
-    data=st.binary(max_size=99)
-    | st.integers(0, 200_000).map(lambda size: b"abcdefg" * (size // 7)),
-)
-def test_what_was_compressed_is_what_comes_back(codec, data):
-    assert codecs.decompress(codec, memoryview(codecs.compress(codec, data))) == data
-
-
-def test_snappy_without_its_frame_is_read():
-    from kafka.codec import snappy_encode  # noqa: PLC0415  an extra of kafka-python
-
-    data = b"some text " * 99
-    assert codecs.decompress(codecs.SNAPPY, snappy_encode(data, xerial_compatible=False)) == data
-
-
-def test_snappy_does_not_take_the_memory_that_it_is_told_to():
-    with pytest.raises(codecs.Garbled, match="said to hold"):
-        codecs.decompress(codecs.SNAPPY, b"\xff\xff\xff\xff\x0f" + bytes(20))
-
-
-@pytest.mark.parametrize("codec", [-1, 5, 7])
-def test_a_codec_that_cannot_be_had_is_named(codec):
-    for call in (codecs.compress, codecs.decompress):
-        with pytest.raises(codecs.NoCodec, match=f"codec {codec}"):
-            call(codec, b"")
-
-
-@pytest.mark.parametrize("codec", [1, 2, 3, 4])
-def test_what_no_codec_made_is_garbled(codec):
-    whole = codecs.compress(codec, b"some text " * 99)
-    for data in (b"", b"x", b"no such thing " * 9, whole[:-1], whole[: len(whole) // 2]):
-        with pytest.raises(codecs.Garbled):
-            codecs.decompress(codec, data)

@@ -16,12 +16,14 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from itertools import repeat
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from delivery.kafka.wire import codecs
 from delivery.kafka.wire.batches import BrokenBatch, OldFormat, RawBatch, split
+from delivery.kafka.wire.cutting import Spans, cut
 from delivery.kafka.wire.reading import (
     INT_BYTES_MAX,
     LONG_BYTES_MAX,
@@ -40,7 +42,7 @@ _MARKER = struct.Struct(">hh")
 _ABORT = 0
 
 #: Below this many records, reading them one by one is faster.
-_COLUMNS_RECORDS_MIN = 40
+_COLUMNS_RECORDS_MIN = 50
 #: The first number that two bytes do not hold.
 _TWO_BYTES = 1 << 14
 #: The shortest record: its length, five numbers and the attributes, all of one byte.
@@ -179,16 +181,17 @@ def _as_columns(batch: RawBatch, data: bytes) -> Columns:
         or deltas[0] < 0
     ):
         raise Broken("a record ends elsewhere than it says, or offsets do not rise")
-    same = _same_headers(data, octets, at, counts, ends)
-    headers, readable = _any_headers(data, at, counts, ends) if same is None else same
+    names, spans = _same_headers(octets, at, counts, ends) or (None, [])
+    headers, readable = _any_headers(data, at, counts, ends) if names is None else ([], len(at))
     # Nothing is taken before here: all places have been compared with the ends.
-    keys = _cut(data, key_at, key_lengths)
-    values = _cut(data, value_at, value_lengths)
+    keys, values, *contents = cut(data, [(key_at, key_lengths), (value_at, value_lengths), *spans])
+    if names is not None:
+        headers, readable = _named(names, contents, len(at))
     return _columns(batch, readable, Columns(deltas, times, keys, values, headers))
 
 
 def _starts(data: bytes, count: int) -> _Ints:
-    """Return where each record begins: the only loop over all of them that calls nothing in C."""
+    """Return where each record begins; only a loop of Python's own can go from one to the next."""
     found: list[int] = []
     add = found.append
     at = 0
@@ -249,24 +252,10 @@ def _behind(at: _Ints, lengths: _Ints) -> _Ints:
     return at + np.maximum(lengths, 0)
 
 
-def _cut(data: bytes, at: _Ints, lengths: _Ints) -> list[_Bytes]:
-    """Return the bytes at some places."""
-    nulls = np.flatnonzero(lengths < 0).tolist()
-    if len(nulls) == len(at):
-        return [None] * len(at)
-    ends = _behind(at, lengths)
-    found: list[_Bytes] = [
-        data[first:end] for first, end in zip(at.tolist(), ends.tolist(), strict=True)
-    ]
-    for row in nulls:
-        found[row] = None
-    return found
-
-
 def _same_headers(
-    data: bytes, octets: _Octets, at: _Ints, counts: _Ints, ends: _Ints
-) -> tuple[list[Headers | None], int] | None:
-    """Return the headers of records that all have the same names, and how many can be read.
+    octets: _Octets, at: _Ints, counts: _Ints, ends: _Ints
+) -> tuple[list[bytes], list[Spans]] | None:
+    """Return the names of headers that all records have, and where their values are.
 
     None if they have not.
     """
@@ -274,30 +263,39 @@ def _same_headers(
     if (counts != count).any() or count * 2 > int(ends[0]):
         return None
     names: list[bytes] = []
-    spans: list[tuple[_Ints, _Ints]] = []
+    spans: list[Spans] = []
     for _ in range(count):
         lengths, at = _varints(octets, at)
         length = int(lengths[0])
-        if (lengths != length).any() or not 0 <= length <= _NAME_BYTES_MAX:
+        # More of them than there are bytes is no name that all have, and would take memory.
+        most = min(_NAME_BYTES_MAX, len(octets) // len(at))
+        if (lengths != length).any() or not 0 <= length <= most:
             return None
         found = octets.take(at[:, np.newaxis] + np.arange(length), mode="clip")
         if (found != found[0]).any():
             return None
         names.append(found[0].tobytes())
         lengths, at = _varints(octets, at + length)
+        lengths = np.maximum(lengths, 0)
         spans.append((at, lengths))
-        at = _behind(at, lengths)
+        at = at + lengths
     if (at != ends).any():
         raise Broken("a record ends elsewhere than its length says")
-    if not count:
-        return [None] * len(at), len(at)
+    return names, spans
+
+
+def _named(
+    names: list[bytes], contents: list[list[_Bytes]], rows: int
+) -> tuple[list[Headers | None], int]:
+    """Return headers of the same names, and how many records can be read."""
+    if not names:
+        return [None] * rows, rows
     try:
         read = [name.decode() for name in names]
     except UnicodeDecodeError:
-        return [None] * len(at), 0
-    columns = [_cut(data, first, np.maximum(lengths, 0)) for first, lengths in spans]
-    pairs = [zip(repeat(name), column) for name, column in zip(read, columns, strict=True)]
-    return list(zip(*pairs, strict=True)), len(at)
+        return [None] * rows, 0
+    columns: Any = (zip(repeat(name), one) for name, one in zip(read, contents, strict=True))
+    return list(zip(*columns, strict=True)), rows
 
 
 def _any_headers(

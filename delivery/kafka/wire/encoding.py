@@ -35,7 +35,7 @@ _CRC_AT = 17
 _TABLE_NUMBERS = 8192
 _ONE_BYTE_NUMBERS = 64
 #: Below this many rows, joining them one by one is faster.
-_ALIKE_ROWS_MIN = 12
+_ALIKE_ROWS_MIN = 20
 #: What begins a record behind its length: no attributes, and the time of the batch.
 _BEGIN = b"\0\0"
 _NULL = b"\x01"
@@ -128,7 +128,12 @@ def cuts(
     width = len(_varint(bytes_max))
     room = bytes_max - HEADER.size
     # Of a record: attributes, time, and five numbers: its length, its place, key, value, headers.
-    sizes = _lengths(keys) + _lengths(values) + (len(_BEGIN) + 5 * width)
+    overhead = len(_BEGIN) + 5 * width
+    there = chain(filter(None, keys), filter(None, values))
+    most = count * overhead + sum(map(len, there)) + _header_bytes_max(headers, 2 * width)
+    if count and most <= room:
+        return [count]
+    sizes = _lengths(keys) + _lengths(values) + overhead
     if any(headers):
         sizes += _header_sizes(headers, 2 * width)
     totals = np.cumsum(sizes)
@@ -139,6 +144,12 @@ def cuts(
         before = int(totals[row - 1])
         ends.append(row)
     return ends
+
+
+def _header_bytes_max(headers: Sequence[Headers], overhead: int) -> int:
+    """Return more than all headers take, and soon: a character of a name has four bytes at most."""
+    parts = chain.from_iterable(chain.from_iterable(headers))
+    return overhead * sum(map(len, headers)) + 4 * sum(map(len, parts))
 
 
 def _lengths(column: Sequence[_Bytes]) -> _Ints:
