@@ -156,7 +156,8 @@ def _of_snappy_block(block: memoryview) -> bytes:
 
 
 def _to_lz4(data: _Data) -> bytes:
-    return bytes(_lz4.compress(data, block_linked=False))
+    # Without its size, as Kafka's own clients write it: old readers know of none.
+    return bytes(_lz4.compress(data, block_linked=False, store_size=False))
 
 
 def _of_lz4(data: _Data) -> bytes:
