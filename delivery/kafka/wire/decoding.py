@@ -42,7 +42,7 @@ _MARKER = struct.Struct(">hh")
 _ABORT = 0
 
 #: Below this many records, reading them one by one is faster.
-_COLUMNS_RECORDS_MIN = 50
+_COLUMNS_RECORDS_MIN = 40
 #: The first number that two bytes do not hold.
 _TWO_BYTES = 1 << 14
 #: The shortest record: its length, five numbers and the attributes, all of one byte.
@@ -50,6 +50,9 @@ _RECORD_BYTES_MIN = 7
 
 #: A longer name of a header is not looked for in all records at once.
 _NAME_BYTES_MAX = 256
+
+#: The numbers that one byte spells.
+_OF_ONE_BYTE = np.array([(byte >> 1) ^ -(byte & 1) for byte in range(LOW + 1)], dtype=np.int64)
 
 _Bytes = bytes | None
 _Ints = npt.NDArray[np.int64]
@@ -217,11 +220,13 @@ def _starts(data: bytes, count: int) -> _Ints:
 
 def _varints(octets: _Octets, at: _Ints, bytes_max: int = INT_BYTES_MAX) -> tuple[_Ints, _Ints]:
     """Return the number at each place, and the place behind each."""
-    found = octets.take(at, mode="clip").astype(np.int64)
+    first = octets.take(at, mode="clip")
     behind = at + 1
+    # Nearly always: and nothing asks so soon as text does whether all bytes are below 128.
+    if first.tobytes().isascii():
+        return _OF_ONE_BYTE.take(first), behind
+    found = first.astype(np.int64)
     more = found > LOW
-    if not more.any():
-        return (found >> 1) ^ -(found & 1), behind
     second = octets.take(behind, mode="clip").astype(np.int64)
     found = np.where(more, found & LOW | second << 7, found)
     behind += more
