@@ -211,6 +211,12 @@ def test_what_was_compressed_is_what_comes_back(codec, data):
     assert codecs.decompress(codec, memoryview(codecs.compress(codec, data))) == data
 
 
+def test_blocks_of_lz4_are_independent_as_kafka_wants_them_and_do_not_tell_their_size():
+    flags = codecs.compress(codecs.LZ4, b"some text " * 99_999)[4]
+    assert flags & 0b0010_0000
+    assert not flags & 0b0000_1000
+
+
 def test_snappy_without_its_frame_is_read():
     from kafka.codec import snappy_encode  # noqa: PLC0415  an extra of kafka-python
 
