@@ -32,7 +32,7 @@ from dedup.formats.dropped import Verdict, runs_of
 from dedup.formats.segment import BUCKET_MS, Part
 from dedup.ids import named_many, positional_many
 from dedup.model import Frontier, Head, Incarnation, LaneRow, ReadSeq, Seal, TopicId
-from delivery.batch import Batch
+from delivery.batch import Alike, Batch
 from delivery.header import NAME, decode_headers
 from delivery.lateness import Trust
 from delivery.naming import Foreign, IdFrom, names_of, says_where
@@ -365,6 +365,8 @@ class _Sheet:
 
 def _owns(column: Sequence[Headers | None]) -> list[bytes | None]:
     """Return of each record the header of our name; nearly all topics have none, or all ours."""
+    if isinstance(column, Alike):
+        return list(column.values) if column.name == NAME else []
     if NAME not in map(itemgetter(0), chain.from_iterable(filter(None, column))):
         return []
     return [_own(headers) for headers in column]

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from dedup.model import TopicId
 from delivery.kafka.outages import gone
 from delivery.kafka.port import RECONNECT_MS_MAX
 from delivery.kafka.reaching import addresses
@@ -83,7 +84,7 @@ class Cluster:
             self._look_from = 0.0
             self.look()
 
-    def said_of(self, topic: str) -> tuple[bytes | None, int] | None:
+    def said_of(self, topic: str) -> tuple[TopicId | None, int] | None:
         """Return what brokers last said of a topic: its identity, or an error; None: nothing yet."""
         return self._known.topics.get(topic)
 

@@ -259,7 +259,7 @@ class WireConsumer:
         if error and not errors.again(error):
             held.failure = errors.of_read("read a partition", held.name, error)
         elif error in errors.NOT_THERE or identity not in (None, held.source.topic):
-            self._unknown(held, error if error else min(errors.NOT_THERE))
+            self._unknown(held, error or min(errors.NOT_THERE))
 
     @property
     def _share(self) -> int:

@@ -14,6 +14,7 @@ Invariants:
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from delivery.batch import Alike
 from delivery.kafka.wire import codecs
 from delivery.kafka.wire.batches import BrokenBatch, OldFormat, RawBatch, split
 from delivery.kafka.wire.cutting import Spans, cut
@@ -73,7 +75,7 @@ class Columns:
     timestamps_ms: _Ints
     keys: list[_Bytes]
     values: list[_Bytes]
-    headers: list[Headers | None]
+    headers: Sequence[Headers | None]
     unreadable: int | None = None
 
     def __len__(self) -> int:
@@ -291,7 +293,7 @@ def _same_headers(
 
 def _named(
     names: list[bytes], contents: list[list[_Bytes]], rows: int
-) -> tuple[list[Headers | None], int]:
+) -> tuple[Sequence[Headers | None], int]:
     """Return headers of the same names, and how many records can be read."""
     if not names:
         return [None] * rows, rows
@@ -299,6 +301,9 @@ def _named(
         read = [name.decode() for name in names]
     except UnicodeDecodeError:
         return [None] * rows, 0
+    if len(read) == 1:
+        values: Any = contents[0]
+        return Alike(read[0], values), rows
     columns: Any = (zip(repeat(name), one) for name, one in zip(read, contents, strict=True))
     return list(zip(*columns, strict=True)), rows
 

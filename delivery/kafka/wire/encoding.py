@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
+from delivery.batch import Alike
 from delivery.kafka.wire import codecs
 from delivery.kafka.wire.batches import ATTRIBUTES_AT, HEADER, MAGIC, PREFIX_BYTES
 from delivery.records import Headers
@@ -148,6 +149,8 @@ def cuts(
 
 def _header_bytes_max(headers: Sequence[Headers], overhead: int) -> int:
     """Return more than all headers take, and soon: a character of a name has four bytes at most."""
+    if isinstance(headers, Alike):
+        return (overhead + 4 * len(headers.name)) * len(headers) + sum(map(len, headers.values))
     parts = chain.from_iterable(chain.from_iterable(headers))
     return overhead * sum(map(len, headers)) + 4 * sum(map(len, parts))
 
@@ -165,6 +168,8 @@ def _lengths(column: Sequence[_Bytes]) -> _Ints:
 
 def _header_sizes(headers: Sequence[Headers], overhead: int) -> _Ints:
     """Return how much the headers of each row take."""
+    if isinstance(headers, Alike):
+        return _lengths(headers.values) + len(headers.name.encode()) + overhead
     names, values = zip(*chain.from_iterable(headers), strict=True)
     weights = {name: len(name.encode()) + overhead for name in set(names)}
     sizes = _lengths(values) + np.fromiter(map(weights.__getitem__, names), np.int64, len(names))
@@ -237,20 +242,15 @@ def _blobs(column: Sequence[_Bytes]) -> tuple[list[_Parts], _Ints]:
 
 def _alike_headers(headers: Sequence[Headers]) -> tuple[list[_Parts], _Ints | int] | None:
     """Return the parts of headers of the same names, and how much they take; None of others."""
-    counts = set(map(len, headers))
-    if len(counts) > 1:
+    columns = _header_columns(headers)
+    if columns is None:
         return None
-    count = counts.pop()
-    ahead = _number(count)
-    if not count:
+    ahead = _number(len(columns))
+    if not columns:
         return [repeat(ahead)], len(ahead)
-    names, values = zip(*chain.from_iterable(headers), strict=True)
     parts: list[_Parts] = []
     sizes: _Ints | int = 0
-    for place in range(count):
-        name, column = names[place], values[place::count]
-        if names[place::count].count(name) != len(column):
-            return None
+    for name, column in columns:
         raw = name.encode()
         ahead += _number(len(raw)) + raw
         lengths = set(map(len, column))
@@ -266,6 +266,26 @@ def _alike_headers(headers: Sequence[Headers]) -> tuple[list[_Parts], _Ints | in
             sizes = sizes + len(ahead) + own
         ahead = b""
     return parts, sizes
+
+
+def _header_columns(headers: Sequence[Headers]) -> list[tuple[str, Sequence[bytes]]] | None:
+    """Return name and values of each header, if all rows have the same names; else None."""
+    if isinstance(headers, Alike):
+        return [(headers.name, headers.values)]
+    counts = set(map(len, headers))
+    if len(counts) > 1:
+        return None
+    count = counts.pop()
+    if not count:
+        return []
+    names, values = zip(*chain.from_iterable(headers), strict=True)
+    columns: list[tuple[str, Sequence[bytes]]] = [
+        (names[place], values[place::count]) for place in range(count)
+    ]
+    same = all(
+        names[place::count].count(name) == len(headers) for place, (name, _) in enumerate(columns)
+    )
+    return columns if same else None
 
 
 def _spelt(numbers: list[int]) -> _Parts:
