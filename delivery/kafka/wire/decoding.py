@@ -187,6 +187,7 @@ def _as_columns(batch: RawBatch, data: bytes) -> Columns:
     ):
         raise Broken("a record ends elsewhere than it says, or offsets do not rise")
     names, spans = _same_headers(octets, at, counts, ends) or (None, [])
+    headers: Sequence[Headers | None]
     headers, readable = _any_headers(data, at, counts, ends) if names is None else ([], len(at))
     # Nothing is taken before here: all places have been compared with the ends.
     keys, values, *contents = cut(data, [(key_at, key_lengths), (value_at, value_lengths), *spans])
