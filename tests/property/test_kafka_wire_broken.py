@@ -165,6 +165,14 @@ def test_every_negative_length_is_a_null_as_kafka_reads_it(count):
     assert ours(data) == theirs(data)
 
 
+@pytest.mark.parametrize("count", [1, MANY])
+def test_a_record_of_negative_length_is_broken(count):
+    body = b"".join(bytes([13, 0, 0, 2 * row, 1, 1, 0]) for row in range(count))
+    data = sealed(built(0, [(0, 0, None, b"", [])] * count)[:HEADER_BYTES] + body)
+    with pytest.raises(BrokenBatch):
+        ours(data)
+
+
 def test_no_length_is_negative_and_none_too_short_for_a_batch():
     data = bytearray(VICTIMS[0])
     for length in (-1, -(2**31), 5, 48):
