@@ -166,8 +166,9 @@ def test_every_negative_length_is_a_null_as_kafka_reads_it(count):
 
 
 @pytest.mark.parametrize("count", [1, MANY])
-def test_a_record_of_negative_length_is_broken(count):
-    body = b"".join(bytes([13, 0, 0, 2 * row, 1, 1, 0]) for row in range(count))
+@pytest.mark.parametrize(("length", "headers"), [(13, 0), (12, 1)])
+def test_a_record_of_negative_length_or_with_less_than_no_headers_is_broken(count, length, headers):
+    body = b"".join(bytes([length, 0, 0, 2 * row, 1, 1, headers]) for row in range(count))
     data = sealed(built(0, [(0, 0, None, b"", [])] * count)[:HEADER_BYTES] + body)
     with pytest.raises(BrokenBatch):
         ours(data)
