@@ -134,7 +134,7 @@ def test_something_behind_the_records_is_broken(data):
 
 
 @pytest.mark.parametrize("data", PLAIN, ids=range(len(PLAIN)))
-@pytest.mark.parametrize("step", [-2, -1, 1, 1000])
+@pytest.mark.parametrize("step", [-(2**31) + 99, -99, -2, -1, 1, 1000])
 def test_another_number_of_records_is_broken(data, step):
     (count,) = struct.unpack_from(">i", data, 57)
     with pytest.raises(BrokenBatch):
