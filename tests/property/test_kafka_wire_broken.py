@@ -174,6 +174,16 @@ def test_a_record_of_negative_length_or_with_less_than_no_headers_is_broken(coun
         ours(data)
 
 
+@pytest.mark.parametrize("count", [1, MANY])
+def test_a_time_of_more_bits_than_there_are_loses_them_whichever_way_it_is_read(count):
+    time = b"\xff" * 9 + b"\x7f"
+    some = [bytes([30, 0]) + time + bytes([2 * row, 1, 1, 0]) for row in range(count)]
+    data = sealed(built(0, [(0, 0, None, b"", [])] * count)[:HEADER_BYTES] + b"".join(some))
+    one_by_one, as_columns = both(one(data))
+    assert one_by_one == as_columns
+    assert one_by_one[0][0][1] == -(2**63)
+
+
 def test_no_length_is_negative_and_none_too_short_for_a_batch():
     data = bytearray(VICTIMS[0])
     for length in (-1, -(2**31), 5, 48):
