@@ -134,7 +134,7 @@ def test_something_behind_the_records_is_broken(data):
 
 
 @pytest.mark.parametrize("data", PLAIN, ids=range(len(PLAIN)))
-@pytest.mark.parametrize("step", [-2, -1, 1, 1000])
+@pytest.mark.parametrize("step", [-(2**31) + 99, -99, -2, -1, 1, 1000])
 def test_another_number_of_records_is_broken(data, step):
     (count,) = struct.unpack_from(">i", data, 57)
     with pytest.raises(BrokenBatch):
@@ -163,6 +163,25 @@ def test_every_negative_length_is_a_null_as_kafka_reads_it(count):
     data = sealed(built(0, [(0, 0, None, b"", [])] * count)[:HEADER_BYTES] + body)
     assert [row[2:] for row in ours(data)] == [(None, None, [])] * count
     assert ours(data) == theirs(data)
+
+
+@pytest.mark.parametrize("count", [1, MANY])
+@pytest.mark.parametrize(("length", "headers"), [(13, 0), (12, 1)])
+def test_a_record_of_negative_length_or_with_less_than_no_headers_is_broken(count, length, headers):
+    body = b"".join(bytes([length, 0, 0, 2 * row, 1, 1, headers]) for row in range(count))
+    data = sealed(built(0, [(0, 0, None, b"", [])] * count)[:HEADER_BYTES] + body)
+    with pytest.raises(BrokenBatch):
+        ours(data)
+
+
+@pytest.mark.parametrize("count", [1, MANY])
+def test_a_time_of_more_bits_than_there_are_loses_them_whichever_way_it_is_read(count):
+    time = b"\xff" * 9 + b"\x7f"
+    some = [bytes([30, 0]) + time + bytes([2 * row, 1, 1, 0]) for row in range(count)]
+    data = sealed(built(0, [(0, 0, None, b"", [])] * count)[:HEADER_BYTES] + b"".join(some))
+    one_by_one, as_columns = both(one(data))
+    assert one_by_one == as_columns
+    assert one_by_one[0][0][1] == -(2**63)
 
 
 def test_no_length_is_negative_and_none_too_short_for_a_batch():

@@ -179,17 +179,12 @@ def _as_columns(batch: RawBatch, data: bytes) -> Columns:
     key_lengths, key_at = _varints(octets, at)
     value_lengths, value_at = _varints(octets, _behind(key_at, key_lengths))
     counts, at = _varints(octets, _behind(value_at, value_lengths))
-    if (
-        (at > ends).any()
-        or (counts < 0).any()
-        or (deltas[1:] <= deltas[:-1]).any()
-        or deltas[0] < 0
-    ):
-        raise Broken("a record ends elsewhere than it says, or offsets do not rise")
+    if (counts < 0).any() or (deltas[1:] <= deltas[:-1]).any() or deltas[0] < 0:
+        raise Broken("headers fewer than none, or offsets that do not rise")
     names, spans = _same_headers(octets, at, counts, ends) or (None, [])
     headers: Sequence[Headers | None]
     headers, readable = _any_headers(data, at, counts, ends) if names is None else ([], len(at))
-    # Nothing is taken before here: all places have been compared with the ends.
+    # Nothing is taken before here: where headers end has been compared with where records do.
     keys, values, *contents = cut(data, [(key_at, key_lengths), (value_at, value_lengths), *spans])
     if names is not None:
         headers, readable = _named(names, contents, len(at))
