@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from operator import attrgetter
 
 from dedup.errors import DeliveryError, InvalidUsage
 from dedup.model import Source
@@ -44,6 +45,8 @@ PART_BYTES_MIN = 64 * 1024
 RETRY_SECONDS = 0.1
 #: How long a topic may be unknown before it is taken for gone: brokers learn of it one by one.
 UNKNOWN_SECONDS_MAX = 5.0
+
+_STARVED = attrgetter("starved")
 
 #: Sets the offsets of a group: group, topic, offset by partition.
 Commit = Callable[[str, str, Mapping[int, int]], bool]
@@ -230,7 +233,8 @@ class WireConsumer:
         for link, some in wanted.items():
             # Kafka answers in this order and always with something whole of the first that has any.
             first = self._first % len(some)
-            positions = {held.part: held.next for held in some[first:] + some[:first]}
+            order = sorted(some[first:] + some[:first], key=_STARVED, reverse=True)
+            positions = {held.part: held.next for held in order}
             request = protocol.fetch(
                 positions,
                 wait_ms=FETCH_MS_MAX,

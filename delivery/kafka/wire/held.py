@@ -59,6 +59,9 @@ class Held:
         self.not_before = 0.0
         #: Since when brokers do not know it.
         self.unknown_since = 0.0
+        #: Its last answer held nothing whole: brokers send a batch that is larger than what was asked
+        #: for only of the partition that is asked for first.
+        self.starved = False
         #: What the last handing out weighed: keys and values.
         self.handed_bytes = 0
         #: Which of the places this is that were read from, one after the other.
@@ -99,6 +102,7 @@ class Held:
         except BrokenBatch as error:
             self.failure = self._corrupt(error)
             return
+        self.starved = len(said.records) > 0 and not batches
         for batch, wanted in _committed(batches, said.aborted):
             # Answers begin with whole batches, also where the offset asked for lies within one.
             if batch.last_offset >= self.next:
