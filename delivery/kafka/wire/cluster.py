@@ -39,6 +39,8 @@ __all__ = ["Cluster", "speaks"]
 
 #: The first pause before a broker is tried again, and the least between two questions who leads.
 PAUSE_SECONDS = 0.05
+#: How long a close waits for an errand: nearly all are home at once, and nobody needs the others.
+HOME_SECONDS_MAX = 1.0
 #: While an errand is under way nobody sleeps longer: what it brings may be what is waited for.
 ERRAND_SECONDS = 0.01
 
@@ -67,6 +69,7 @@ class Cluster:
         self.fault = ""
         #: Set once a broker was met that does not speak as we do.
         self.outdated = False
+        self._errands: list[threading.Thread] = []
         self._home: deque[Callable[[], None]] = deque()
         self._turn = threading.Lock()
         self._closed = False
@@ -139,6 +142,8 @@ class Cluster:
         with self._turn:
             self._closed = True
         self.tend()
+        for errand in self._errands:
+            errand.join(HOME_SECONDS_MAX)
         while self._links:
             self._links.popitem()[1].close()
 
@@ -164,7 +169,10 @@ class Cluster:
         self._errand(partial(self._ask, [*others, *self._named], sorted(self._topics)))
 
     def _errand(self, run: Callable[[], None]) -> None:
-        threading.Thread(target=run, name="delivery-kafka-errand", daemon=True).start()
+        self._errands = [errand for errand in self._errands if errand.is_alive()]
+        errand = threading.Thread(target=run, name="delivery-kafka-errand", daemon=True)
+        self._errands.append(errand)
+        errand.start()
 
     def _bring(self, take: Callable[[], None], *links: Connection) -> None:
         """Leave what an errand brought for `tend`."""
