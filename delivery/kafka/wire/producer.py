@@ -17,7 +17,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -29,18 +28,15 @@ from delivery.kafka.port import BATCH_BYTES_MAX, DELIVERY_SECONDS_MAX, Bounds, T
 from delivery.kafka.wire import errors, protocol
 from delivery.kafka.wire.cluster import Cluster
 from delivery.kafka.wire.connection import ANSWER_MS_MAX, Connection, Lost
-from delivery.kafka.wire.encoding import cuts, encode, stamp
+from delivery.kafka.wire.encoding import cuts, encode
+from delivery.kafka.wire.flights import REQUESTS_MAX, RETRY_SECONDS, Flight, Runway
 from delivery.kafka.wire.protocol import Produced
 from delivery.records import RECORD_BYTES_MAX
 
 __all__ = ["WireProducer", "WireSending"]
 
-#: So many batches of a producer a broker knows again; and requests on one connection.
-REQUESTS_MAX = 5
 #: A batch before it is compressed: the smallest topic that is written to takes it as it is.
 _BATCH_BYTES_MAX = min(BATCH_BYTES_MAX, RECORD_BYTES_MAX + 48 * 1024)
-#: Before what was refused for now is sent again.
-RETRY_SECONDS = 0.1
 #: How long a topic may be unknown before it is taken for gone.
 UNKNOWN_SECONDS_MAX = 5.0
 #: An answer may be this much later than the time a record has for its delivery.
@@ -54,29 +50,8 @@ _EDGE_SHIFT = 32
 _Place = tuple[str, int]
 _Rows = npt.NDArray[np.intp]
 _Ends = Callable[[str, Sequence[Source]], Bounds]
-
-
-@dataclass(slots=True, eq=False)
-class _Batch:
-    """Records of one partition that are sent together."""
-
-    data: bytearray
-    count: int
-    sending: WireSending
-    sequence: int = -1
-    #: Refused for now, or on a connection that broke.
-    failed: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class _Lane:
-    """What is on its way to one partition, in order."""
-
-    next_sequence: int = 0
-    waiting: deque[_Batch] = field(default_factory=deque)
-    flying: deque[_Batch] = field(default_factory=deque)
-    not_before: float = 0.0
-    unknown_since: float = 0.0
+_Flight = Flight["WireSending"]
+_Runway = Runway["WireSending"]
 
 
 class WireSending:
@@ -91,6 +66,12 @@ class WireSending:
         self.behind: dict[_Place, int | None] = {}
         self.failure: DeliveryError | None = None
         self._owner = owner
+
+    def landed(self, place: _Place, behind: int | None) -> None:
+        """Take note of where a batch landed; None: the broker knew it, and not where."""
+        before = self.behind[place]
+        self.behind[place] = None if behind is None or before is None else max(behind, before)
+        self.left -= 1
 
     def done(self, seconds: float = 0.0) -> Frontier | None:
         """Return where it landed, or None while records are on their way; see `Sending`."""
@@ -167,7 +148,7 @@ class WireProducer:
 
     def _pack(self, sending: WireSending, place: _Place, emissions: Emissions, rows: _Rows) -> None:
         """Make batches of the records of one partition."""
-        lane = self._lanes.setdefault(place, _Lane())
+        runway = self._runways.setdefault(place, Runway())
         keys = taken(emissions.keys, rows)
         values = taken(emissions.values, rows)
         headers = taken(emissions.headers, rows)
@@ -177,28 +158,29 @@ class WireProducer:
             data = encode(
                 keys[part], values[part], headers[part], timestamp_ms=now_ms, codec=self._codec
             )
-            lane.waiting.append(_Batch(data, end - first, sending))
+            runway.add(Flight(data, end - first, sending))
             sending.left += 1
             first = end
 
     def _begin_anew(self) -> None:
         #: By topic and partition.
-        self._lanes: dict[_Place, _Lane] = {}
+        self._runways: dict[_Place, _Runway] = {}
         self._sendings: list[WireSending] = []
         #: Our identity and epoch, once a broker has given them.
         self._identity: tuple[int, int] | None = None
         self._introduced: Connection | None = None
         self._introduce_from = 0.0
         #: What each connection carries, a list for each request without an answer.
-        self._flying: dict[Connection, deque[list[tuple[_Place, _Batch]]]] = {}
+        self._flying: dict[Connection, deque[list[tuple[_Place, _Flight]]]] = {}
 
     def _give_up(self, why: DeliveryError) -> None:
         """Fail everything that is on its way, and begin as another producer."""
         for sending in self._sendings:
             if sending.left and sending.failure is None:
                 sending.failure = why
-        for link in self._flying:
-            # Whatever is still in its buffers must not be sent behind what comes next.
+        for link in {*self._flying, *filter(None, [self._introduced])}:
+            # Whatever is still in its buffers must not be sent behind what comes next, nor an answer
+            # of before be taken for one to that.
             self._cluster.lost(link)
         self._begin_anew()
 
@@ -233,11 +215,11 @@ class WireProducer:
             self._introduce()
             return
         while True:
-            lanes, requests = self._lanes, self._ready()
-            if not requests or lanes is not self._lanes:
+            runways, requests = self._runways, self._ready()
+            if not requests or runways is not self._runways:
                 return
-            for link, batches in requests.items():
-                self._ask(link, batches)
+            for link, places in requests.items():
+                self._ask(link, places)
 
     def _introduce(self) -> None:
         """Ask some broker for an identity."""
@@ -251,35 +233,28 @@ class WireProducer:
             return
         self._introduced = link
 
-    def _ready(self) -> dict[Connection, list[tuple[_Place, _Batch]]]:
-        """Return the next batch of each partition that may be sent now, by who leads it."""
+    def _ready(self) -> dict[Connection, list[_Place]]:
+        """Return the partitions of which a batch may be sent now, by who leads them."""
         now = time.monotonic()
-        ready: dict[Connection, list[tuple[_Place, _Batch]]] = {}
-        for place, lane in self._lanes.items():
-            # Behind what failed nothing is sent until all of it is back, to be sent in order.
-            blocked = len(lane.flying) >= REQUESTS_MAX or any(one.failed for one in lane.flying)
-            if not lane.waiting or blocked or now < lane.not_before:
+        ready: dict[Connection, list[_Place]] = {}
+        for place, runway in self._runways.items():
+            if not runway.may_leave(now):
                 continue
             part = self._cluster.part(*place)
             link = None if part is None else self._cluster.leader(part)
             if link is None:
-                self._leaderless(place, lane)
+                self._leaderless(place, runway)
             elif len(self._flying.get(link, ())) < REQUESTS_MAX:
-                ready.setdefault(link, []).append((place, lane.waiting[0]))
+                ready.setdefault(link, []).append(place)
         return ready
 
-    def _ask(self, link: Connection, batches: list[tuple[_Place, _Batch]]) -> None:
+    def _ask(self, link: Connection, places: list[_Place]) -> None:
         assert self._identity is not None, "who sends has an identity"
+        flights = [(place, self._runways[place].leave(*self._identity)) for place in places]
         by_topic: dict[str, list[tuple[int, bytearray]]] = {}
-        for place, batch in batches:
-            lane = self._lanes[place]
-            lane.flying.append(lane.waiting.popleft())
-            if batch.sequence < 0:
-                batch.sequence = lane.next_sequence
-                lane.next_sequence = (lane.next_sequence + batch.count) & 0x7FFFFFFF
-                stamp(batch.data, *self._identity, batch.sequence)
-            by_topic.setdefault(place[0], []).append((place[1], batch.data))
-        self._flying.setdefault(link, deque()).append(batches)
+        for (topic, number), flight in flights:
+            by_topic.setdefault(topic, []).append((number, flight.data))
+        self._flying.setdefault(link, deque()).append(flights)
         try:
             link.ask(protocol.PRODUCE, *protocol.produce(by_topic, timeout_ms=ANSWER_MS_MAX))
         except Lost:
@@ -297,34 +272,27 @@ class WireProducer:
             else:
                 self._give_up(errors.of_write(self._bootstrap, code, ""))
             return
-        batches = self._flying[link].popleft()
+        if not self._flying.get(link):
+            return  # given up meanwhile
+        flights = self._flying[link].popleft()
         told = {(one.topic, one.number): one for one in protocol.read_produce(answer)}
-        for place, batch in batches:
-            self._told(place, batch, told[place])
+        for place, flight in flights:
+            self._told(place, flight, told[place])
 
-    def _told(self, place: _Place, batch: _Batch, said: Produced) -> None:
-        lane = self._lanes.get(place)
-        if lane is None or batch not in lane.flying:
+    def _told(self, place: _Place, flight: _Flight, said: Produced) -> None:
+        runway = self._runways.get(place)
+        if runway is None or not runway.flies(flight):
             return  # given up meanwhile
         if said.error in (errors.NONE, errors.DUPLICATE):
-            lane.flying.remove(batch)
-            lane.unknown_since = 0.0
-            offset = said.offset + batch.count if said.offset >= 0 else None
-            sending = batch.sending
-            before = sending.behind[place]
-            known = offset is not None and before is not None
-            sending.behind[place] = max(offset, before) if known else None  # type: ignore[type-var]
-            sending.left -= 1
-            self._settle(lane)
-            return
-        behind_failed = lane.flying[0] is not batch or lane.flying[0].failed
-        if said.error == errors.OUT_OF_ORDER and behind_failed:
-            self._fail(lane, batch)
+            runway.landed(flight)
+            flight.sending.landed(place, said.offset + flight.count if said.offset >= 0 else None)
+        elif said.error == errors.OUT_OF_ORDER and not runway.first(flight):
+            runway.fail(flight)
         elif errors.again(said.error):
             self._cluster.look()
+            runway.fail(flight)
             if said.error in errors.NOT_THERE:
-                self._unknown(place, lane, said.error)
-            self._fail(lane, batch)
+                self._unknown(place, runway, said.error)
         else:
             name = f"{place[0]}[{place[1]}]"
             self._give_up(errors.of_write(name, said.error, said.text))
@@ -333,39 +301,26 @@ class WireProducer:
         """Take note that nobody answers over a connection any more."""
         if link is self._introduced:
             self._introduced = None
-        for batches in self._flying.pop(link, ()):
-            for place, batch in batches:
-                lane = self._lanes.get(place)
-                if lane is not None and batch in lane.flying:
-                    self._fail(lane, batch)
+        for flights in self._flying.pop(link, ()):
+            for place, flight in flights:
+                runway = self._runways.get(place)
+                if runway is not None and runway.flies(flight):
+                    runway.fail(flight)
 
-    def _fail(self, lane: _Lane, batch: _Batch) -> None:
-        batch.failed = True
-        self._settle(lane)
-
-    def _settle(self, lane: _Lane) -> None:
-        """Send again, in order, once nothing is on its way that has not failed."""
-        if lane.flying and all(batch.failed for batch in lane.flying):
-            for batch in reversed(lane.flying):
-                batch.failed = False
-                lane.waiting.appendleft(batch)
-            lane.flying.clear()
-            lane.not_before = time.monotonic() + RETRY_SECONDS
-
-    def _leaderless(self, place: _Place, lane: _Lane) -> None:
+    def _leaderless(self, place: _Place, runway: _Runway) -> None:
         said = self._cluster.said_of(place[0])
         if said is None or not said[1]:
             return
         if errors.again(said[1]):
             if said[1] in errors.NOT_THERE:
-                self._unknown(place, lane, said[1])
+                self._unknown(place, runway, said[1])
         else:
             self._refuse(place, said[1])
 
-    def _unknown(self, place: _Place, lane: _Lane, code: int) -> None:
+    def _unknown(self, place: _Place, runway: _Runway, code: int) -> None:
         now = time.monotonic()
-        lane.unknown_since = lane.unknown_since or now
-        if now - lane.unknown_since > UNKNOWN_SECONDS_MAX:
+        runway.unknown_since = runway.unknown_since or now
+        if now - runway.unknown_since > UNKNOWN_SECONDS_MAX:
             self._refuse(place, code)
 
     def _refuse(self, place: _Place, code: int) -> None:

@@ -13,11 +13,12 @@ Invariants:
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from dedup.model import IDENTITY_BYTES, TopicId
+from delivery.kafka.wire.answers import Reader
 
 __all__ = [
     "SIZE",
@@ -40,8 +41,6 @@ __all__ = [
     "read_metadata",
     "read_produce",
 ]
-
-_T = TypeVar("_T")
 
 PRODUCE, FETCH, METADATA, API_VERSIONS, INIT_PRODUCER_ID = 0, 1, 3, 18, 22
 #: The one version of each request that is spoken. Fetch 13 is the first that asks for a topic by its
@@ -194,7 +193,7 @@ def read_correlation(answer: memoryview) -> int:
 
 def read_api_versions(answer: memoryview) -> bool:
     """Tell whether a broker speaks everything that is spoken here."""
-    reader = _Reader(answer, SIZE.size)
+    reader = Reader(answer, SIZE.size)
     if reader.unpack(">h"):
         return False
 
@@ -239,7 +238,7 @@ def read_metadata(answer: memoryview) -> Metadata:
     return Metadata(nodes, dict(reader.array(topic)), leaders)
 
 
-def _read_leader(reader: _Reader, topic: TopicId, leaders: dict[Part, int]) -> None:
+def _read_leader(reader: Reader, topic: TopicId, leaders: dict[Part, int]) -> None:
     _error, number, leader, _epoch = reader.unpack_all(">hiii")
     for _ in range(3):  # replicas, those in sync, those away
         reader.array(lambda: reader.unpack(">i"))
@@ -263,7 +262,7 @@ def read_fetch(answer: memoryview) -> tuple[int, list[FetchedPart]]:
     return error, [one for parts in reader.array(lambda: _read_topic(reader)) for one in parts]
 
 
-def _read_topic(reader: _Reader) -> list[FetchedPart]:
+def _read_topic(reader: Reader) -> list[FetchedPart]:
     topic = TopicId(reader.raw(IDENTITY_BYTES))
 
     def part() -> FetchedPart:
@@ -279,7 +278,7 @@ def _read_topic(reader: _Reader) -> list[FetchedPart]:
     return parts
 
 
-def _read_aborted(reader: _Reader) -> tuple[int, int]:
+def _read_aborted(reader: Reader) -> tuple[int, int]:
     producer, first = reader.unpack_struct(_ABORTED)
     reader.skip_tags()
     return producer, first
@@ -291,7 +290,7 @@ def read_produce(answer: memoryview) -> list[Produced]:
     return [one for parts in reader.array(lambda: _read_produced(reader)) for one in parts]
 
 
-def _read_produced(reader: _Reader) -> list[Produced]:
+def _read_produced(reader: Reader) -> list[Produced]:
     topic = reader.text()
 
     def part() -> Produced:
@@ -313,76 +312,10 @@ def _read_produced(reader: _Reader) -> list[Produced]:
     return parts
 
 
-def _answered(answer: memoryview) -> _Reader:
-    reader = _Reader(answer, SIZE.size)
+def _answered(answer: memoryview) -> Reader:
+    reader = Reader(answer, SIZE.size)
     reader.skip_tags()
     return reader
-
-
-class _Reader:
-    """Takes an answer apart, from its beginning to its end.
-
-    Raises:
-        ValueError: it ends too early.
-    """
-
-    __slots__ = ("_at", "_data")
-
-    def __init__(self, data: memoryview, at: int) -> None:
-        self._data = data
-        self._at = at
-
-    def unpack(self, form: str) -> int:
-        return int(self.unpack_all(form)[0])
-
-    def unpack_all(self, form: str) -> tuple[int, ...]:
-        return self.unpack_struct(struct.Struct(form))
-
-    def unpack_struct(self, form: struct.Struct) -> tuple[int, ...]:
-        at = self._at
-        self._at += form.size
-        try:
-            return form.unpack_from(self._data, at)
-        except struct.error as error:
-            raise ValueError(f"an answer ends too early: {error}") from None
-
-    def raw(self, size: int) -> bytes:
-        return bytes(self._view(size))
-
-    def blob(self) -> memoryview:
-        """Return bytes that say first how many they are, one more; nothing where there are none."""
-        return self._view(max(0, self._varint() - 1))
-
-    def text(self) -> str:
-        """Return a text; none is an empty one."""
-        return bytes(self.blob()).decode()
-
-    def array(self, one: Callable[[], _T]) -> list[_T]:
-        return [one() for _ in range(self._varint() - 1)]
-
-    def skip_tags(self) -> None:
-        for _ in range(self._varint()):
-            self._varint()
-            self._view(self._varint())
-
-    def _view(self, size: int) -> memoryview:
-        at = self._at
-        self._at += size
-        if self._at > len(self._data):
-            raise ValueError("an answer ends too early")
-        return self._data[at : self._at]
-
-    def _varint(self) -> int:
-        value = shift = 0
-        while True:
-            if self._at >= len(self._data):
-                raise ValueError("an answer ends too early")
-            byte = self._data[self._at]
-            self._at += 1
-            value |= (byte & ~_MORE) << shift
-            if byte < _MORE:
-                return value
-            shift += 7
 
 
 def _varint(value: int) -> bytes:
