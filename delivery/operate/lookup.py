@@ -25,8 +25,9 @@ from dedup.formats.lane import decode_seal
 from dedup.formats.merged import merged_at
 from dedup.formats.segment import Part, decode_segment
 from dedup.ids import minted_many, positional_many
-from dedup.model import IDENTITY_BYTES, Head, LaneRow, RecordId, Seal, Slot, Source
+from dedup.model import IDENTITY_BYTES, Frontier, Head, LaneRow, RecordId, Seal, Slot, Source
 from delivery.operate.lanes import topic_names
+from delivery.operate.opening import inputs_of
 from delivery.operate.places import Fate, Made, is_remade, outputs_of, place_of, verdict_of
 from delivery.operate.snapshot import Snapshot
 
@@ -247,10 +248,13 @@ class _Search:
             sealed_ms=seal.minted_at_ms if seal else None,
             origin=part.bucket.origin.name.lower(),
             kept_in=kept_in,
-            start={source.partition: offset for source, offset in seal.start} if seal else None,
-            end={source.partition: offset for source, offset in seal.end} if seal else None,
+            start=self._by_partition(seal.start) if seal else None,
+            end=self._by_partition(seal.end) if seal else None,
             offset=_placed(seal, self.id) if seal else None,
         )
+
+    def _by_partition(self, frontier: Frontier) -> dict[int, int]:
+        return {source.partition: offset for source, offset in inputs_of(self.head, frontier)}
 
 
 def _at(part: Part, record_id: RecordId) -> int | None:
@@ -326,7 +330,7 @@ def look_up_offset(
         row = catalog.load(lane)
         if row is None:
             continue
-        for source, _ in row.head.frontier:
+        for source, _ in inputs_of(row.head):
             name = names.get(source.topic, source.topic.hex())
             known.add(f"{name}/{source.partition}")
             if topic in (name, source.topic.hex()) and source.partition == partition:
