@@ -28,7 +28,17 @@ from dedup.ids import minted_many, positional_many
 from dedup.model import IDENTITY_BYTES, Frontier, Head, LaneRow, RecordId, Seal, Slot, Source
 from delivery.operate.lanes import topic_names
 from delivery.operate.opening import inputs_of
-from delivery.operate.places import Fate, Made, is_remade, outputs_of, place_of, verdict_of
+from delivery.operate.places import (
+    Fate,
+    Made,
+    Together,
+    is_remade,
+    outputs_of,
+    parent_of,
+    place_of,
+    together,
+    verdict_of,
+)
 from delivery.operate.snapshot import Snapshot
 
 __all__ = ["Decision", "Maker", "Read", "id_of_hex", "look_up_id", "look_up_offset", "parsed"]
@@ -92,6 +102,7 @@ class Read:
         seq, attempt, sealed_ms, code: of the seal that read it, if that is known.
         outputs: what was made of it; None: its seal's outputs were collected, or nothing is known.
         remade: its seal keeps none; whoever must send them makes them again.
+        together: of a wrapped job, what that batch was: the outputs are the first of all of it.
     """
 
     lane: str
@@ -102,6 +113,7 @@ class Read:
     code: str = ""
     outputs: tuple[Made, ...] | None = None
     remade: bool = False
+    together: Together | None = None
 
     def document(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -361,7 +373,7 @@ def _read(
     fate = verdict_of(catalog, lane, seal, source, offset)
     outputs: tuple[Made, ...] | None = ()
     if fate is Fate.FRESH:
-        parent = (source.partition, offset)
+        parent = parent_of(lane, source, offset)
         outputs = outputs_of(catalog, row.head, seal, parent, lane=lane, names=names)
     return Read(
         lane=lane,
@@ -372,4 +384,5 @@ def _read(
         code=seal.code,
         outputs=outputs,
         remade=is_remade(catalog, lane, seal),
+        together=together(lane, row.head, seal),
     )

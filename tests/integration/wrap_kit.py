@@ -35,6 +35,7 @@ from delivery.wrap.positions import state_source
 from tests.acceptance.kit import ROOT, Worker, publish
 from tests.acceptance.reading import logs_of
 from tests.acceptance.traffic import Row
+from tests.integration.wrap_stories import Stories
 
 #: A session takes a quarter of a minute to start on a busy machine.
 JOB_SECONDS_MAX = 400.0
@@ -199,6 +200,9 @@ class Job:
             (stage,) = lag(catalog, rows, Doors(client), time.time_ns() // 1_000_000).stages
             waits = (stage.behind, stage.waiting_ms, stage.pending, stage.late_ms)
             assert waits == (0, 0, 0, 0), stage
+            inputs = {topic: logs_of(client, topic) for topic in (f"{self.name}.in", *self.beside)}
+            stories = Stories(catalog, self.lane, inputs, logs_of(client, f"{self.name}.out"))
+            stories.check(Cluster(client), self.name)
 
 
 def each_once(job: Job, last: int) -> None:
