@@ -88,12 +88,13 @@ class Shop:
             worker.close()
 
     def records(self, name: str) -> list[Record]:
-        """Everything in a topic."""
+        """Everything in a topic, by partition and offset."""
         with open_client(self.kafka) as client:
             cluster = Cluster(client)
             topic = cluster.topic(name)
             bounds = cluster.bounds(topic)
-            return [one for b in cluster.read(topic, bounds.low, bounds.high) for one in b]
+            every = [one for b in cluster.read(topic, bounds.low, bounds.high) for one in b]
+        return sorted(every, key=lambda one: (one.source, one.offset))
 
     def send(self, name: str, rows: list[Sent]) -> None:
         with open_client(self.kafka) as client:
@@ -308,7 +309,7 @@ Bits = tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]
 def bits(records: Iterable[Record]) -> dict[tuple[str, int], list[Bits]]:
     """Return the contents of records by sender and partition, in their order there, copies once."""
     found: dict[tuple[str, int], dict[Bits, None]] = {}
-    for one in sorted(records, key=lambda record: record.offset):
+    for one in records:
         partition = one.source.partition
         content = (partition, one.key, one.value, tuple(one.headers))
         found.setdefault((header_of(one).mark.sender, partition), {})[content] = None
@@ -325,9 +326,7 @@ def test_a_window_is_sent_into_another_topic_bit_for_bit(shop: Shop) -> None:
     assert shop.records(copy) == []
     (done,) = told(shop, *asked, "--yes")["lanes"]
     wanted = [
-        one
-        for one in before
-        if (mark := header_of(one).mark).sender == lane and 2 <= mark.seq <= 3
+        one for one in before if (mark := header_of(one).mark).sender == lane and 2 <= mark.seq <= 3
     ]
     assert len(shop.records(copy)) == done["sent"] == done["records"] > 0
     assert bits(shop.records(copy)) == bits(wanted)
