@@ -14,6 +14,7 @@ from delivery.checker import Log
 from delivery.header import NAME, decode_header
 from delivery.operate.explaining import explain
 from delivery.operate.logs import Cluster
+from delivery.operate.places import Fate
 from delivery.operate.story import Reading
 from delivery.records import Record
 
@@ -58,9 +59,9 @@ class Stories:
             self._note(log)
         #: Of each name, the one record that took effect by it.
         self._first = {
-            (topic, record.header("id")): (self._seal(source, offset), source, offset)
+            (topic, record.header("id")): (seal, source, offset)
             for (topic, source, offset), record in self._places.items()
-            if (source, offset) not in self._dropped
+            if (seal := self._seal(source, offset)) and (source, offset) not in self._dropped
         }
 
     def _note(self, log: Log) -> None:
@@ -69,13 +70,13 @@ class Stories:
             if header is not None and header.mark.sender == self._lane:
                 self._made[header.mark.seq].add(header.id.hex())
 
-    def _seal(self, source: Source, offset: int) -> Seal:
-        (found,) = (
-            seal
-            for seal in self._seals
-            if (seal.start.at(source) or 0) <= offset < (seal.end.at(source) or 0)
-        )
-        return found
+    def _seal(self, source: Source, offset: int) -> Seal | None:
+        """Return the seal that read an offset; None: it is one of before the lane began."""
+        found = [seal for seal in self._seals if _holds(seal, source, offset)]
+        starts = [start for seal in self._seals if (start := seal.start.at(source)) is not None]
+        begun = any(start <= offset for start in starts)
+        assert len(found) == begun, (source, offset)
+        return found[0] if found else None
 
     def check(self, cluster: Cluster, seed: str) -> None:
         """Ask about some inputs."""
@@ -87,6 +88,9 @@ class Stories:
 
     def _hold(self, told: Reading, topic: str, source: Source, offset: int) -> None:
         verdict, seal = self._dropped.get((source, offset)), self._seal(source, offset)
+        if seal is None:
+            assert told.fate is Fate.BEFORE, told
+            return
         fate = "fresh" if verdict is None else verdict.name.lower()
         assert (told.fate, told.seq) == (fate, seal.ref.seq), told
         assert told.together is not None, told
@@ -100,3 +104,8 @@ class Stories:
             assert told.original is not None, told
             assert told.original.seq == first.ref.seq, told
             assert told.original.place == (where.partition, at), told
+
+
+def _holds(seal: Seal, source: Source, offset: int) -> bool:
+    start, end = seal.start.at(source), seal.end.at(source)
+    return start is not None and end is not None and start <= offset < end
