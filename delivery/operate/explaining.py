@@ -235,7 +235,7 @@ class _Teller:
             Frontier.of((source, at) for source, at in span if source.topic == topic.id)
             for span in (seal.start, seal.end)
         )
-        if any(offset < (low.at(source) or 0) for source, offset in start):
+        if not start.positions or any(at < (low.at(source) or 0) for source, at in start):
             return None
         for batch in self._cluster.read(topic, start, end):
             for one in batch:
@@ -269,7 +269,7 @@ class _Teller:
             header = decode_header(record.header(NAME) or b"")
             assert header is not None, "copies are told by their headers"
             key = (header.id.hex(), topic.name)
-            if key not in outputs and len(outputs) >= OUTPUTS_MAX:
+            if parent == NO_PARENT and key not in outputs and len(outputs) >= OUTPUTS_MAX:
                 continue
             known = outputs.get(key) or Output(
                 id=header.id.hex(),

@@ -43,7 +43,7 @@ def id_of_name(catalog: Catalog, name: bytes, lanes: Iterable[str]) -> RecordId:
     plain, lanes = named(name), list(lanes)
     jobs = [row for lane in lanes if is_of_job(lane) and (row := catalog.load(lane)) is not None]
     within = dict.fromkeys(named(topic + name) for row in jobs for _, topic in row.head.topics)
-    every = [plain, *within] if within else []
+    every = [plain, *within] if within else []  # else there is nothing to choose from
     return next((one for one in every if look_up_id(catalog, one, lanes)[0]), plain)
 
 

@@ -76,7 +76,7 @@ _FATES = {
 }
 
 
-#: Outputs that are told of one seal and parent: those of a wrapped job are of a whole batch.
+#: Outputs without a parent that are told of one seal: those of a wrapped job are of a whole batch.
 OUTPUTS_MAX = 100
 #: What errors begin with for which a record is put aside before user code sees it.
 _UNSEEN = tuple(f"{InvalidUsage.__name__}: {op}: " for op in (NAMING, TIMING, JUDGING))
@@ -242,7 +242,7 @@ def outputs_of(
 ) -> tuple[Made, ...] | None:
     """Return what was made of one input; None if outputs of this seal are not stored (any more).
 
-    Only the first `OUTPUTS_MAX` are.
+    Of those that have no parent only the first `OUTPUTS_MAX` are.
 
     Args:
         catalog: where they are stored.
@@ -259,7 +259,8 @@ def outputs_of(
     columns = decode_headers([dict(headers).get(NAME) for headers in rows.headers])
     mine = np.flatnonzero((columns.partitions == parent[0]) & (columns.offsets == parent[1]))
     found = []
-    for at in mine[:OUTPUTS_MAX].tolist():
+    most = OUTPUTS_MAX if parent == NO_PARENT else None
+    for at in mine[:most].tolist():
         (one,) = rows.cut(at, at + 1)
         topic = head.writes[one.edge] if one.edge < len(head.writes) else b""
         found.append(
