@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dedup.catalog.open import open_store
+from dedup.catalog.open import open_catalog, open_store
 from dedup.model import Frontier, Head, LaneRow
 from delivery.header import NAME, decode_header
 from delivery.host.spec import Plan
@@ -24,6 +25,7 @@ from delivery.operate.reach import offsets_in
 from delivery.operate.stages import stages
 from delivery.operate.story import Reading
 from delivery.protocol.rest import Kind, Rest
+from delivery.watch.collector import Collector
 from delivery.watch.guarantee import State, guarantee
 from delivery.watch.lag import lag
 from delivery.watch.rows import read_rows
@@ -259,5 +261,13 @@ def test_the_verbs_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     found = document("catalog", "lookup", store.url, "--name", "c")
     assert [one["seq"] for one in found["decisions"]] == [2]
     assert document("catalog", "lookup", store.url, "--name", "nobody")["decisions"] == []
+    watched = Watched(world.broker)
+    looks = Collector(
+        lambda: open_catalog(store.url, create=False), lambda: watched, lambda: NOW_MS
+    )
+    with closing(looks):
+        samples = looks.look().document()
+    assert [one["value"] for one in samples["delivery_lane_sealed_offsets_total"]] == [4]
+    assert [one["value"] for one in samples["delivery_lane_behind_records"]] == [0]
     inspected = called("catalog", "inspect", store.url, "report", "all").stdout
     assert "goes on with batch 3" in inspected
