@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, groupby, repeat
+from operator import itemgetter
 from typing import NamedTuple, TypeVar, overload
 
 import numpy as np
@@ -27,6 +28,7 @@ from delivery.records import Headers, Output, Record
 
 Bytes = bytes | None
 _T = TypeVar("_T")
+_VALUE, _KEY, _HEADERS, _EDGE = map(itemgetter, range(4))
 
 #: No offset is as large.
 OFFSET_MAX = (1 << 63) - 1
@@ -224,11 +226,11 @@ class Rows:
 
     def extend(self, outputs: Sequence[Output], source: Source, offsets: Sequence[int]) -> None:
         """Add one output of each of several records of a source; none keeps its id."""
-        values, keys, headers, edges = zip(*outputs, strict=True)
-        self.values += values
-        self.keys += keys
-        self.headers += headers
-        self.edges += edges
+        # Not by `zip(*outputs)`, whose iterator for each output sets the collector to work.
+        self.values += map(_VALUE, outputs)
+        self.keys += map(_KEY, outputs)
+        self.headers += map(_HEADERS, outputs)
+        self.edges += map(_EDGE, outputs)
         self.parent_partitions += repeat(source.partition, len(outputs))
         self.parent_offsets += offsets
         self.kept_ids += repeat(None, len(outputs))
