@@ -156,9 +156,11 @@ class StageStream:
         scratch = Path(tempfile.gettempdir(), "delivery-checkpoints").as_uri()
         root = self._options.checkpoint or scratch
         checkpoint = checkpoint_at(f"{root.rstrip('/')}/{name}", self._spark)
-        with closing(Ports(self.plan)) as ports:
+        with (
+            closing(Ports(self.plan)) as ports,
+            closing(Hints(ports.client, self.spec.group)) as hints,
+        ):
             topic = self._topic(ports)
-            hints = Hints(ports.client, self.spec.group)
             query = f"{self.spec.pipeline}.{name}"
             run = _Run(name, query, checkpoint, ports, hints, self._walk(ports, topic))
             try:

@@ -224,6 +224,7 @@ class StageDriver:
         with suppress(DeliveryError):
             self._bench.close()
         self._emitter.close()
+        self._hints.close()
         self._client.close()
 
     # Batches ----------------------------------------------------------------------------------
