@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from dedup.model import Source
 from delivery.batch import Batch
+from delivery.buffers import bytes_of
 from delivery.records import Headers
 
 __all__ = ["COLUMNS", "batch_of", "split"]
@@ -52,17 +53,22 @@ def batch_of(table: pa.RecordBatch, source: Source) -> Batch:
         source,
         np.asarray(table.column("offset")).astype(np.int64, copy=False),
         np.asarray(moments) // _MICROSECONDS,
-        table.column("key").to_pylist(),
-        table.column("value").to_pylist(),
+        bytes_of(table.column("key")),
+        bytes_of(table.column("value")),
         _headers(table.column("headers")),
     )
 
 
 def _headers(column: pa.ListArray) -> Sequence[Headers | None]:
-    pairs = column.values
-    if not len(pairs):
+    ends = np.asarray(column.offsets)
+    first, last = int(ends[0]), int(ends[-1])
+    if first == last:
         return [None] * len(column)
-    names, values = pairs.field("key").to_pylist(), pairs.field("value").to_pylist()
-    flat = [(name, value or b"") for name, value in zip(names, values, strict=True)]
-    ends = np.asarray(column.offsets).tolist()
-    return [tuple(flat[first:last]) for first, last in pairwise(ends)]
+    # What a slice was cut from is behind it still, and not to be looked at again.
+    pairs = column.values.slice(first, last - first)
+    # Names are few, and are made into text once each.
+    names = pairs.field("key").dictionary_encode()
+    known, which = names.dictionary.to_pylist(), np.asarray(names.indices).tolist()
+    values = bytes_of(pairs.field("value"))
+    flat = [(known[name], value or b"") for name, value in zip(which, values, strict=True)]
+    return [tuple(flat[at:end]) for at, end in pairwise((ends - first).tolist())]
