@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -39,7 +40,7 @@ from delivery.host.lane import LaneTask
 from delivery.host.memory import calm_collector, let_go
 from delivery.host.progress import LaneProgress
 from delivery.host.senders import Senders, Writers, logs_of
-from delivery.host.spec import Plan, StageSpec
+from delivery.host.spec import Plan
 from delivery.kafka.opening import open_client
 from delivery.kafka.port import empty
 from delivery.microbatch.columns import batch_of, split
@@ -63,25 +64,23 @@ class Job:
     """What the driver gives the tasks of one batch.
 
     Attributes:
-        plan: the pipeline, of this stage alone.
+        plan: the pipeline, of this stage alone, pickled: the same bytes for all batches of a run, which
+            a process takes apart for the first.
+        stage: its name.
         run: which start of the query it is; what a process keeps is kept under it.
         topic: identity of the topic that the stage reads.
         ranges: partition → the planned range.
     """
 
-    plan: Plan
+    plan: bytes
+    stage: str
     run: str
     topic: TopicId
     ranges: Mapping[int, tuple[int, int]]
 
     def __repr__(self) -> str:
         # Spark prints closures; Kafka's options are secrets.
-        return f"Job({self.spec.name!r})"
-
-    @property
-    def spec(self) -> StageSpec:
-        """The stage."""
-        return self.plan.stages[0]
+        return f"Job({self.stage!r})"
 
 
 class Ports:
@@ -162,7 +161,7 @@ def run_lanes(job: Job, tables: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordB
         reports = _Lanes(job, _ports(job)).run(tables)
     except Exception as error:  # noqa: BLE001 - user code may raise anything; it is told
         _forget(job.run)
-        reports = [{"failed": document_of(error, job.spec.name)}]
+        reports = [{"failed": document_of(error, job.stage)}]
     yield pa.RecordBatch.from_pydict({"report": [json.dumps(report) for report in reports]})
 
 
@@ -193,6 +192,9 @@ class _Lanes:
                 batch = batch_of(piece, source)
                 lane.take(batch, int(batch.offsets[-1]) + 1)
                 self._turn(lane, _FOR_A_BUNDLE)
+        # All are on their way before one is waited for.
+        for source, lane in self._lanes.items():
+            self._end(source, lane)
         return [self._finish(source, lane) for source, lane in self._lanes.items()]
 
     def _source(self, _topic: str, partition: int) -> Source:
@@ -221,10 +223,17 @@ class _Lanes:
             lane.turn(linger=linger)
             check(lane)
 
-    def _finish(self, source: Source, lane: LaneTask) -> dict[str, Any]:
+    def _end(self, source: Source, lane: LaneTask) -> None:
+        """Seal what waits, and begin to send it."""
         _, end = self._job.ranges[source.partition]
         lane.take(empty(source), end)
         lane.end_at(end)
+        if lane.stopped is None:
+            lane.turn()
+        check(lane)
+
+    def _finish(self, source: Source, lane: LaneTask) -> dict[str, Any]:
+        _, end = self._job.ranges[source.partition]
         moved = True
         while moved and lane.stopped is None:
             stood = lane.seq
@@ -257,7 +266,7 @@ def _ports(job: Job) -> Ports:
         while len(_PORTS) >= RUNS_MAX:
             _forget(next(iter(_PORTS)))
         let_go()
-        _PORTS[job.run] = Ports(job.plan, at_of_environment())
+        _PORTS[job.run] = Ports(pickle.loads(job.plan), at_of_environment())  # noqa: S301 - the driver's own
     return _PORTS[job.run]
 
 
