@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from dedup.model import Source
 from delivery.batch import Batch
-from delivery.buffers import bytes_of
+from delivery.buffers import bytes_of, numbers_of
 from delivery.records import Headers
 
 __all__ = ["COLUMNS", "batch_of", "split"]
@@ -37,8 +37,8 @@ def split(
     if not table.num_rows:
         return
     names = table.column("topic").dictionary_encode()
-    partitions = np.asarray(table.column("partition"))
-    topics = np.asarray(names.indices)
+    partitions = numbers_of(table.column("partition"))
+    topics = numbers_of(names.indices)
     changes = (np.diff(partitions) != 0) | (np.diff(topics) != 0)
     bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), table.num_rows]
     for first, last in pairwise(bounds):
@@ -51,8 +51,8 @@ def batch_of(table: pa.RecordBatch, source: Source) -> Batch:
     moments = table.column("timestamp").cast(pa.int64())
     return Batch(
         source,
-        np.asarray(table.column("offset")).astype(np.int64, copy=False),
-        np.asarray(moments) // _MICROSECONDS,
+        numbers_of(table.column("offset")).astype(np.int64, copy=False),
+        numbers_of(moments) // _MICROSECONDS,
         bytes_of(table.column("key")),
         bytes_of(table.column("value")),
         _headers(table.column("headers")),
@@ -60,7 +60,7 @@ def batch_of(table: pa.RecordBatch, source: Source) -> Batch:
 
 
 def _headers(column: pa.ListArray) -> Sequence[Headers | None]:
-    ends = np.asarray(column.offsets)
+    ends = numbers_of(column.offsets)
     first, last = int(ends[0]), int(ends[-1])
     if first == last:
         return [None] * len(column)
@@ -68,7 +68,7 @@ def _headers(column: pa.ListArray) -> Sequence[Headers | None]:
     pairs = column.values.slice(first, last - first)
     # Names are few, and are made into text once each.
     names = pairs.field("key").dictionary_encode()
-    known, which = names.dictionary.to_pylist(), np.asarray(names.indices).tolist()
+    known, which = names.dictionary.to_pylist(), numbers_of(names.indices).tolist()
     values = bytes_of(pairs.field("value"))
     flat = [(known[name], value or b"") for name, value in zip(which, values, strict=True)]
     return [tuple(flat[at:end]) for at, end in pairwise((ends - first).tolist())]

@@ -16,14 +16,12 @@ from __future__ import annotations
 
 import json
 import logging
-import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dedup.errors import DeliveryError, Fenced, Indeterminate, InvalidUsage, Unavailable
@@ -37,6 +35,7 @@ from delivery.microbatch import options as bounds
 from delivery.microbatch.columns import COLUMNS
 from delivery.microbatch.offsets import Checkpoint, checkpoint_at
 from delivery.microbatch.options import Options
+from delivery.microbatch.scratch import cheaply, root_of
 from delivery.microbatch.source import frame, kafka_options
 from delivery.microbatch.task import REPORT, Job, Ports, finish_lanes, run_lanes
 from delivery.resident.failures import TaskFailedError, error_of
@@ -157,10 +156,7 @@ class StageStream:
 
     def _run_once(self) -> None:
         name = f"{self.spec.name}-{uuid.uuid4()}"
-        # With its scheme: without one Spark would look for it where its file systems begin.
-        scratch = Path(tempfile.gettempdir(), "delivery-checkpoints").as_uri()
-        root = self._options.checkpoint or scratch
-        checkpoint = checkpoint_at(f"{root.rstrip('/')}/{name}", self._spark)
+        checkpoint = checkpoint_at(f"{root_of(self._options.checkpoint)}/{name}", self._spark)
         with (
             closing(Ports(self.plan)) as ports,
             closing(Hints(ports.client, self.spec.group)) as hints,
@@ -208,9 +204,9 @@ class StageStream:
         if self._options.trigger:
             writer = writer.trigger(**self._options.trigger)
         self._error = None
-        self.query = (
-            writer.queryName(run.query).option("checkpointLocation", run.checkpoint.root).start()
-        )
+        writer = writer.queryName(run.query).option("checkpointLocation", run.checkpoint.root)
+        with cheaply(self._spark):
+            self.query = writer.start()
         self.message, self.trouble = "running", ""
         self._wait(self.query)
 

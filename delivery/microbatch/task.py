@@ -16,6 +16,7 @@ Invariants:
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pickle
@@ -33,6 +34,7 @@ from dedup.errors import DeliveryError, Unavailable
 from dedup.local.home import home_of
 from dedup.local.index import LaneIndex
 from dedup.model import Source, TopicId
+from delivery.buffers import blobs
 from delivery.host.adapters import open_emitter, open_reader
 from delivery.host.clock import SystemClock
 from delivery.host.ends import check
@@ -157,12 +159,17 @@ _PORTS: dict[str, Ports] = {}
 
 def run_lanes(job: Job, tables: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Run the lanes of the rows that come, each to the end of its planned range; yield reports."""
+    begins = job.run not in _PORTS
     try:
         reports = _Lanes(job, _ports(job)).run(tables)
     except Exception as error:  # noqa: BLE001 - user code may raise anything; it is told
         _forget(job.run)
         reports = [{"failed": document_of(error, job.stage)}]
-    yield pa.RecordBatch.from_pydict({"report": [json.dumps(report) for report in reports]})
+    lines = [json.dumps(report).encode() for report in reports]
+    yield pa.RecordBatch.from_arrays([blobs(lines, pa.string())], names=["report"])
+    if begins:
+        # PySpark looks for cycles behind every task, and all that the first one loaded is there to stay.
+        calm_collector()
 
 
 def finish_lanes(job: Job, ports: Ports, partitions: Iterable[int]) -> list[dict[str, Any]]:
@@ -261,8 +268,6 @@ class _Lanes:
 
 def _ports(job: Job) -> Ports:
     if job.run not in _PORTS:
-        if not _PORTS:
-            calm_collector()
         while len(_PORTS) >= RUNS_MAX:
             _forget(next(iter(_PORTS)))
         let_go()
@@ -275,6 +280,7 @@ def _forget(run: str) -> None:
     if ports is not None:
         with suppress(DeliveryError):
             ports.close()
+        gc.unfreeze()
 
 
 def at_of_environment() -> At:
