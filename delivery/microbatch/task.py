@@ -40,6 +40,7 @@ from delivery.host.clock import SystemClock
 from delivery.host.ends import check
 from delivery.host.lane import LaneTask
 from delivery.host.memory import calm_collector, let_go
+from delivery.host.outbox import Road
 from delivery.host.progress import LaneProgress
 from delivery.host.senders import Senders, Writers, logs_of
 from delivery.host.spec import Plan
@@ -191,6 +192,7 @@ class _Lanes:
         self._job = job
         self._ports = ports
         self._lanes: dict[Source, LaneTask] = {}
+        self._road = Road()
 
     def run(self, tables: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
         for table in tables:
@@ -231,12 +233,15 @@ class _Lanes:
             check(lane)
 
     def _end(self, source: Source, lane: LaneTask) -> None:
-        """Seal what waits, and begin to send it."""
+        """Seal what waits, and begin to send it where there is room beside the others."""
         _, end = self._job.ranges[source.partition]
         lane.take(empty(source), end)
         lane.end_at(end)
         if lane.stopped is None:
-            lane.turn()
+            lane.prepare(together=False)
+            lane.tell(lane.perform(lane.appends()))
+            lane.hand_over()
+            self._road.begin([one.outbox for one in self._lanes.values()])
         check(lane)
 
     def _finish(self, source: Source, lane: LaneTask) -> dict[str, Any]:
