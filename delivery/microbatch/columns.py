@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from dedup.model import Source
-from delivery.batch import Batch
+from delivery.batch import Alike, Batch
 from delivery.buffers import bytes_of, numbers_of
 from delivery.records import Headers
 
@@ -70,5 +70,7 @@ def _headers(column: pa.ListArray) -> Sequence[Headers | None]:
     names = pairs.field("key").dictionary_encode()
     known, which = names.dictionary.to_pylist(), numbers_of(names.indices).tolist()
     values = bytes_of(pairs.field("value"))
+    if len(known) == 1 and len(column) == len(pairs) and (np.diff(ends) == 1).all():
+        return Alike(known[0], [value or b"" for value in values])
     flat = [(known[name], value or b"") for name, value in zip(which, values, strict=True)]
     return [tuple(flat[at:end]) for at, end in pairwise((ends - first).tolist())]
