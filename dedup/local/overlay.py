@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dedup.arrays import Ids, Mask, Places, from_raw, order
+from dedup.arrays import Ids, Mask, Places, from_raw, ordered
 from dedup.formats.segment import Bucket, Part
 from dedup.model import Incarnation
 
@@ -127,12 +127,12 @@ def merged(chunks: Sequence[Chunk]) -> Chunk:
         for number, origin in enumerate(origins):
             renumbered[index[origin]] = number
         columns = [renumbered.take(column) for column in columns]
-    found = order(ids)
+    found, tied = ordered(ids)
     ids = ids.take(found, axis=0)
     origin_of = np.concatenate(columns).take(found)
     digests = _digests(chunks)
     digests = None if digests is None else digests.take(found)
-    keep = _firsts(ids, origin_of)
+    keep = _firsts(ids, origin_of) if len(tied) else None
     if keep is not None:
         ids, origin_of = ids.take(keep, axis=0), origin_of.take(keep)
         digests = None if digests is None else digests.take(keep)
@@ -192,8 +192,8 @@ class Lines:
         after = np.flatnonzero(same)
         behind[after + 1] = rows.take(after)
         self._next[start:end] = behind
-        ahead = np.flatnonzero(np.append(~same, True))
-        self._first[line.take(ahead)] = rows.take(ahead)
+        # Of several in one line the last is written last, and stays.
+        self._first[line] = rows
         self._count = end
 
     def ask(self, ids: Ids) -> tuple[Mask, Places]:
