@@ -202,17 +202,19 @@ class Lines:
         rows = self._first.take(_line_of(ids[:, 0]))
         at = np.flatnonzero(rows >= 0)
         rows = rows.take(at)
+        asked = ids[:, 0].take(at)
         high, low = self._words
         for _ in range(LINE_MAX):
             if not len(at):
                 break
-            asked = ids.take(at, axis=0)
-            hit = (high.take(rows) == asked[:, 0]) & (low.take(rows) == asked[:, 1])
-            known[at[hit]] = True
+            near = np.flatnonzero(high.take(rows) == asked)
+            if len(near):
+                same = low.take(rows.take(near)) == ids[:, 1].take(at.take(near))
+                known[at.take(near[same])] = True
             rows = self._next.take(rows)
-            left = (rows >= 0) & ~hit
-            at, rows = at[left], rows[left]
-        return known, at
+            left = np.flatnonzero(rows >= 0)
+            at, rows, asked = at.take(left), rows.take(left), asked.take(left)
+        return known, at[~known.take(at)]
 
 
 def _line_of(high: npt.NDArray[np.uint64]) -> Places:
