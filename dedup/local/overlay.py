@@ -112,24 +112,24 @@ def merged(chunks: Sequence[Chunk]) -> Chunk:
     """Return one chunk with all ids, oldest chunk first."""
     ids = np.concatenate([chunk.ids for chunk in chunks])
     index: dict[SealOf, int] = {}
-    columns = []
+    origin_of: npt.NDArray[np.uint32] = np.empty(len(ids), dtype=np.uint32)
+    end = 0
     for chunk in chunks:
         numbers = np.array(
             [index.setdefault(origin, len(index)) for origin in chunk.origins], dtype=np.uint32
         )
-        if chunk.origin_of is None:
-            columns.append(np.full(len(chunk.ids), numbers[0], dtype=np.uint32))
-        else:
-            columns.append(numbers.take(chunk.origin_of))
+        start, end = end, end + len(chunk.ids)
+        of = chunk.origin_of
+        origin_of[start:end] = numbers[0] if of is None else numbers.take(of)
     origins = sorted(index, key=lambda origin: origin[1])
     if origins != list(index):
         renumbered = np.empty(len(index), dtype=np.uint32)
         for number, origin in enumerate(origins):
             renumbered[index[origin]] = number
-        columns = [renumbered.take(column) for column in columns]
+        origin_of = renumbered.take(origin_of)
     found, tied = ordered(ids)
     ids = ids.take(found, axis=0)
-    origin_of = np.concatenate(columns).take(found)
+    origin_of = origin_of.take(found)
     digests = _digests(chunks)
     digests = None if digests is None else digests.take(found)
     keep = _firsts(ids, origin_of) if len(tied) else None
@@ -218,7 +218,7 @@ class Lines:
 
 
 def _line_of(high: npt.NDArray[np.uint64]) -> Places:
-    return (high >> np.uint64(64 - LINE_BITS)).astype(np.intp)
+    return (high >> np.uint64(64 - LINE_BITS)).view(np.int64)
 
 
 class Chunks:
