@@ -237,7 +237,8 @@ class Judge:
         self, sheets: Sequence[_Sheet], pending: Sequence[Verdicts], verdicts: Verdicts
     ) -> None:
         """Mark as duplicates what was decided, is about to be, or stands further up."""
-        ids = np.concatenate([sheet.ids[sheet.rows] for sheet in sheets])
+        # `take` gathers rows of two words in a tenth of the time that indexing does.
+        ids = np.concatenate([sheet.ids.take(sheet.rows, axis=0) for sheet in sheets])
         buckets = np.concatenate([sheet.buckets[sheet.rows] for sheet in sheets])
         decided = self._index.decided(ids, buckets)
         # Pending bundles and this one are one list: whoever comes first in it wins.
@@ -355,7 +356,7 @@ class _Sheet:
             verdicts.dropped += runs_of(self.batch.source, offsets, reasons)
         verdicts.add(
             Pick(self.batch, self.rows, self.letters),
-            ids=self.ids[self.rows],
+            ids=self.ids.take(self.rows, axis=0),
             buckets=self.buckets[self.rows],
             marks=self.marks,
             mark_of=self.mark_of[self.rows],
