@@ -1,7 +1,7 @@
 """Benchmarks of the Kafka client port: reading into columns and emitting columns, by each library.
 
-What it is: the port over both libraries beside the barest loop over confluent-kafka, on one real
-broker; records of 150 bytes with a key and one header.
+What it is: the port by each client beside the barest loop over confluent-kafka, on one real broker;
+records of 150 bytes with a key and one header.
 What it must not know: lanes, catalogs.
 
 Invariants:
@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -46,6 +46,8 @@ HEADER = ("delivery", bytes(96))
 STALL_SECONDS_MAX = 30.0
 
 CONFLUENT, KAFKA_PYTHON, BARE = "port, confluent-kafka", "port, kafka-python", "bare loop"
+WIRE = "port, sockets of our own"
+LIBRARIES = {WIRE: "wire", CONFLUENT: "confluent", KAFKA_PYTHON: "kafka-python"}
 
 
 def _emissions(records: int) -> Emissions:
@@ -131,38 +133,48 @@ def _read_bare(bootstrap: str, topic: Topic) -> Turn:
 
 
 @contextmanager
-def _cluster(lab: Lab) -> Iterator[tuple[str, Client, Client, Topic]]:
+def _cluster(lab: Lab) -> Iterator[tuple[str, dict[str, Client], Topic]]:
     with ephemeral(kafka=1, report=lab.report) as services:
         bootstrap = services.kafka.bootstrap
-        with (
-            open_client(bootstrap, {}, "confluent") as fast,
-            open_client(bootstrap, {}, "kafka-python") as slow,
-        ):
+        with ExitStack() as stack:
+            clients = {
+                name: stack.enter_context(open_client(bootstrap, {}, library))
+                for name, library in LIBRARIES.items()
+            }
             name = f"bench-{uuid.uuid4().hex[:8]}"
-            yield bootstrap, fast, slow, fast.create(name, TopicSettings(partitions=PARTITIONS))
+            topic = clients[CONFLUENT].create(name, TopicSettings(partitions=PARTITIONS))
+            yield bootstrap, clients, topic
 
 
 @contextmanager
 def _writers(lab: Lab) -> Iterator[Sequence[Contestant]]:
-    with _cluster(lab) as (bootstrap, fast, slow, topic):
+    with _cluster(lab) as (bootstrap, clients, topic):
         yield (
             Contestant(name=BARE, turn=partial(_emit_bare, bootstrap, topic)),
-            Contestant(name=CONFLUENT, turn=partial(_emit, fast, topic, RECORDS)),
-            Contestant(name=KAFKA_PYTHON, turn=partial(_emit, slow, topic, RECORDS_SLOW)),
+            *(
+                Contestant(name=name, turn=partial(_emit, client, topic, _records(name)))
+                for name, client in clients.items()
+            ),
         )
 
 
 @contextmanager
 def _readers(lab: Lab) -> Iterator[Sequence[Contestant]]:
-    with _cluster(lab) as (bootstrap, fast, slow, topic):
+    with _cluster(lab) as (bootstrap, clients, topic):
         # Uncompressed, so that kafka-python reads it whatever packages are installed.
         with open_client(bootstrap, {"compression.type": "none"}, "confluent") as plain:
             _emit(plain, topic, RECORDS)
         yield (
             Contestant(name=BARE, turn=partial(_read_bare, bootstrap, topic)),
-            Contestant(name=CONFLUENT, turn=partial(_read, fast, topic, RECORDS)),
-            Contestant(name=KAFKA_PYTHON, turn=partial(_read, slow, topic, RECORDS_SLOW)),
+            *(
+                Contestant(name=name, turn=partial(_read, client, topic, _records(name)))
+                for name, client in clients.items()
+            ),
         )
+
+
+def _records(name: str) -> int:
+    return RECORDS_SLOW if name == KAFKA_PYTHON else RECORDS
 
 
 KAFKA_WRITE = Benchmark(
@@ -174,7 +186,7 @@ KAFKA_WRITE = Benchmark(
     goals=(
         Goal(
             says="what reports and columns cost beside a loop without either",
-            contestant=CONFLUENT,
+            contestant=WIRE,
             measure="ratio",
             at_most=1.5,
         ),
@@ -189,7 +201,7 @@ KAFKA_READ = Benchmark(
     goals=(
         Goal(
             says="what columns cost beside a loop that looks at values only",
-            contestant=CONFLUENT,
+            contestant=WIRE,
             measure="ratio",
             at_most=2.0,
         ),

@@ -52,13 +52,37 @@ def pack(ids: Sequence[bytes]) -> Ids:
 
 def order(ids: Ids) -> Places:
     """Return the order that sorts ids; equal ids stay in the order given."""
-    return _ordered(ids)[0]
+    return ordered(ids)[0]
+
+
+def ordered(ids: Ids) -> tuple[Places, Places]:
+    """Return `order`, and the places in it of all ids that may be like the one beside them.
+
+    Numbers of 64 bits are sorted three times as fast as places are found that would sort them. So
+    each carries its place, where random ids almost never have a bit that decides.
+    """
+    place_bits = len(ids).bit_length()
+    places = np.arange(len(ids), dtype=np.uint64)
+    mask = np.uint64((1 << place_bits) - 1)
+    keys = ids[:, 0] & ~mask
+    keys |= places
+    keys.sort()
+    np.bitwise_and(keys, mask, out=places)
+    keys >>= np.uint64(place_bits)
+    tied = _same_as_next(keys)
+    found = places.view(np.int64).astype(np.intp, copy=False)
+    if not tied.any():
+        return found, np.empty(0, dtype=np.intp)
+    touched = _touched(tied)
+    rows = found[touched]
+    found[touched] = rows[np.lexsort((rows, ids[rows, 1], ids[rows, 0]))]
+    return found, touched
 
 
 def firsts(ids: Ids) -> Mask:
     """Tell of each id whether it is the first of its kind in the order given."""
     mask = np.ones(len(ids), dtype=np.bool_)
-    found, tied = _ordered(ids)
+    found, tied = ordered(ids)
     # Only what stands beside something alike can be a repeat.
     rows = found[tied]
     mask[rows[1:][_repeats(ids.take(rows, axis=0))]] = False
@@ -102,30 +126,6 @@ def contains(known: Ids, ids: Ids) -> Mask:
     mask = np.empty(len(ids), dtype=np.bool_)
     mask[turns] = hit
     return mask
-
-
-def _ordered(ids: Ids) -> tuple[Places, Places]:
-    """Return the order of ids, and where in it the upper bits of high halves did not decide.
-
-    Numbers of 64 bits are sorted three times as fast as places are found that would sort them. So
-    each carries its place, where random ids almost never have a bit that decides.
-    """
-    place_bits = len(ids).bit_length()
-    places = np.arange(len(ids), dtype=np.uint64)
-    mask = np.uint64((1 << place_bits) - 1)
-    keys = ids[:, 0] & ~mask
-    keys |= places
-    keys.sort()
-    np.bitwise_and(keys, mask, out=places)
-    keys >>= np.uint64(place_bits)
-    tied = _same_as_next(keys)
-    found = places.view(np.int64).astype(np.intp, copy=False)
-    if not tied.any():
-        return found, np.empty(0, dtype=np.intp)
-    touched = _touched(tied)
-    rows = found[touched]
-    found[touched] = rows[np.lexsort((rows, ids[rows, 1], ids[rows, 0]))]
-    return found, touched
 
 
 def _among_tied(

@@ -54,7 +54,7 @@ class Delivery(Ends, Lives):
         kafka: "host:port,host:port".
         pipeline: its name; pipelines that share a catalog have different ones.
         options: any option of Kafka's, by Java's or librdkafka's name: TLS, SASL, …
-        client: which Kafka client library; None: confluent-kafka if it is installed.
+        client: "wire", "confluent" or "kafka-python"; None: what serves best; see docs/kafka.md.
         home: directory of each host for the indexes of its lanes, so that a process that is started
             again need not make them anew; None: `$DELIVERY_HOME`, or one below the directory for
             temporary files; "": each process has its own.

@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby, repeat
-from typing import NamedTuple, TypeVar
+from itertools import chain, groupby, repeat
+from operator import itemgetter
+from typing import NamedTuple, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +28,42 @@ from delivery.records import Headers, Output, Record
 
 Bytes = bytes | None
 _T = TypeVar("_T")
+_VALUE, _KEY, _HEADERS, _EDGE = map(itemgetter, range(4))
 
 #: No offset is as large.
 OFFSET_MAX = (1 << 63) - 1
+
+
+class Alike(Sequence[Headers]):
+    """The headers of records each of which has one, of the same name: a column of its values."""
+
+    __slots__ = ("name", "values")
+    __hash__ = None  # type: ignore[assignment]  # equal to any column of the same headers
+
+    def __init__(self, name: str, values: Sequence[bytes]) -> None:
+        self.name = name
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @overload
+    def __getitem__(self, at: int) -> Headers: ...
+    @overload
+    def __getitem__(self, at: slice) -> Alike: ...
+    def __getitem__(self, at: int | slice) -> Headers | Alike:
+        if isinstance(at, slice):
+            return Alike(self.name, self.values[at])
+        return ((self.name, self.values[at]),)
+
+    def __iter__(self) -> Iterator[Headers]:
+        return zip(zip(repeat(self.name), self.values, strict=False), strict=True)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    def __repr__(self) -> str:
+        return f"Alike({self.name!r}, {len(self)} values)"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +109,9 @@ class Batch:
         columns = zip(
             taken(self.values, chosen),
             taken(self.keys, chosen),
-            headers if all(headers) else [some or () for some in headers],
+            headers
+            if isinstance(headers, Alike) or all(headers)
+            else [some or () for some in headers],
             self.timestamps_ms[chosen].tolist(),
             repeat(self.source),
             self.offsets[chosen].tolist(),
@@ -94,7 +130,22 @@ def _size(column: Sequence[Bytes]) -> int:
 
 def taken(column: Sequence[_T], rows: npt.NDArray[np.intp]) -> Sequence[_T]:
     """Return some values of a column; the rows are in order, each at most once."""
-    return column if len(rows) == len(column) else list(map(column.__getitem__, rows.tolist()))
+    if len(rows) == len(column):
+        return column
+    if isinstance(column, Alike):
+        return Alike(column.name, taken(column.values, rows))  # type: ignore[return-value]
+    return list(map(column.__getitem__, rows.tolist()))
+
+
+def chained(columns: Sequence[Sequence[_T]]) -> Sequence[_T]:
+    """Return columns one after the other as one."""
+    first = columns[0] if columns else ()
+    if isinstance(first, Alike):
+        alike = [one for one in columns if isinstance(one, Alike) and one.name == first.name]
+        if len(alike) == len(columns):
+            values = list(chain.from_iterable(one.values for one in alike))
+            return Alike(first.name, values)  # type: ignore[return-value]
+    return list(chain.from_iterable(columns))
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
@@ -105,7 +156,7 @@ def joined(batches: Sequence[Batch]) -> Batch:
         np.concatenate([batch.timestamps_ms for batch in batches]),
         [key for batch in batches for key in batch.keys],
         [value for batch in batches for value in batch.values],
-        [headers for batch in batches for headers in batch.headers],
+        chained([batch.headers for batch in batches]),
     )
 
 
@@ -175,11 +226,11 @@ class Rows:
 
     def extend(self, outputs: Sequence[Output], source: Source, offsets: Sequence[int]) -> None:
         """Add one output of each of several records of a source; none keeps its id."""
-        values, keys, headers, edges = zip(*outputs, strict=True)
-        self.values += values
-        self.keys += keys
-        self.headers += headers
-        self.edges += edges
+        # Not by `zip(*outputs)`, whose iterator for each output sets the collector to work.
+        self.values += map(_VALUE, outputs)
+        self.keys += map(_KEY, outputs)
+        self.headers += map(_HEADERS, outputs)
+        self.edges += map(_EDGE, outputs)
         self.parent_partitions += repeat(source.partition, len(outputs))
         self.parent_offsets += offsets
         self.kept_ids += repeat(None, len(outputs))
@@ -285,7 +336,7 @@ class Emissions:
             [partition for part in parts for partition in part.partitions],
             [key for part in parts for key in part.keys],
             [value for part in parts for value in part.values],
-            [headers for part in parts for headers in part.headers],
+            chained([part.headers for part in parts]),
             np.concatenate([part.ids for part in parts])
             if parts
             else np.empty((0, 2), dtype=np.uint64),

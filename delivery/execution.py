@@ -97,9 +97,10 @@ def _whole(picks: Sequence[Pick]) -> list[Pick]:
 
 
 def _check_edges(rows: Rows, edges: int, stage: Stage, names: Sequence[str]) -> None:
-    wrong = next((row for row, edge in enumerate(rows.edges) if not 0 <= edge < edges), None)
-    if wrong is None:
+    outside = {edge for edge in set(rows.edges) if not 0 <= edge < edges}
+    if not outside:
         return
+    wrong = next(row for row, edge in enumerate(rows.edges) if edge in outside)
     call = getattr(stage, "call", None)
     place = place_of(call) if call is not None else ""
     which = ", ".join(f"{edge} is {name}" for edge, name in enumerate(names))

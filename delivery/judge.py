@@ -32,7 +32,7 @@ from dedup.formats.dropped import Verdict, runs_of
 from dedup.formats.segment import BUCKET_MS, Part
 from dedup.ids import named_many, positional_many
 from dedup.model import Frontier, Head, Incarnation, LaneRow, ReadSeq, Seal, TopicId
-from delivery.batch import Batch
+from delivery.batch import Alike, Batch
 from delivery.header import NAME, decode_headers
 from delivery.lateness import Trust
 from delivery.naming import Foreign, IdFrom, names_of, says_where
@@ -237,7 +237,8 @@ class Judge:
         self, sheets: Sequence[_Sheet], pending: Sequence[Verdicts], verdicts: Verdicts
     ) -> None:
         """Mark as duplicates what was decided, is about to be, or stands further up."""
-        ids = np.concatenate([sheet.ids[sheet.rows] for sheet in sheets])
+        # `take` gathers rows of two words in a tenth of the time that indexing does.
+        ids = np.concatenate([sheet.ids.take(sheet.rows, axis=0) for sheet in sheets])
         buckets = np.concatenate([sheet.buckets[sheet.rows] for sheet in sheets])
         decided = self._index.decided(ids, buckets)
         # Pending bundles and this one are one list: whoever comes first in it wins.
@@ -355,7 +356,7 @@ class _Sheet:
             verdicts.dropped += runs_of(self.batch.source, offsets, reasons)
         verdicts.add(
             Pick(self.batch, self.rows, self.letters),
-            ids=self.ids[self.rows],
+            ids=self.ids.take(self.rows, axis=0),
             buckets=self.buckets[self.rows],
             marks=self.marks,
             mark_of=self.mark_of[self.rows],
@@ -365,6 +366,8 @@ class _Sheet:
 
 def _owns(column: Sequence[Headers | None]) -> list[bytes | None]:
     """Return of each record the header of our name; nearly all topics have none, or all ours."""
+    if isinstance(column, Alike):
+        return list(column.values) if column.name == NAME else []
     if NAME not in map(itemgetter(0), chain.from_iterable(filter(None, column))):
         return []
     return [_own(headers) for headers in column]

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dedup.errors import InvalidUsage
-from delivery.batch import Batch, taken
+from delivery.batch import Alike, Batch, taken
 from delivery.header import NAME, decode_header
 from delivery.records import Record
 
@@ -227,6 +227,8 @@ class _Header:
 
     def column(self, batch: Batch, rows: _Rows) -> Sequence[bytes | None]:
         headers = taken(batch.headers, rows)
+        if isinstance(headers, Alike):
+            return headers.values if headers.name == self._name else [None] * len(headers)
         there = list(filter(None, headers))
         if len(there) == len(headers) > 0 and set(map(len, there)) == {1}:
             pairs = list(chain.from_iterable(there))

@@ -29,7 +29,7 @@ from dedup.errors import Corrupt
 from dedup.formats.envelope import Kind, Reader, Writer, unwrap, wrap, wrapped_bytes
 from dedup.ids import minted_many
 from dedup.model import IDENTITY_BYTES, Attempt, HeadRef, Incarnation
-from delivery.batch import Emissions, Rows
+from delivery.batch import Alike, Emissions, Rows
 from delivery.buffers import blobs, numbers
 from delivery.header import NAME, encode_headers
 from delivery.protocol.senders import Mark
@@ -107,7 +107,7 @@ def emissions(origin: Origin, rows: Rows, first: int = 0) -> Emissions:
         np.array(rows.parent_offsets, dtype=np.int64),
         kept,
     )
-    complete: list[Headers]
+    complete: Sequence[Headers]
     if any(rows.headers):
         # Of a header of our name user code has no say.
         complete = [
@@ -115,7 +115,7 @@ def emissions(origin: Origin, rows: Rows, first: int = 0) -> Emissions:
             for theirs, own in zip(rows.headers, ours, strict=True)
         ]
     else:
-        complete = [((NAME, own),) for own in ours]
+        complete = Alike(NAME, ours)
     return Emissions(rows.edges, rows.partitions, rows.keys, rows.values, complete, ids)
 
 

@@ -162,7 +162,7 @@ class Verdicts:
         return tuple(sorted(parts, key=lambda part: part.bucket))
 
     def _part(self, bucket: Bucket, rows: Places) -> Part:
-        ids = self.ids[rows]
+        ids = self.ids.take(rows, axis=0)
         found = order(ids)
         seen: tuple[ReadSeq, ...] = ()
         digests = b""
@@ -170,7 +170,7 @@ class Verdicts:
             seen = self._seen(rows)
         elif len(self.digests):
             digests = self.digests[rows][found].astype("<u2").tobytes()
-        return Part(bucket, to_raw(ids[found]), seen, digests=digests)
+        return Part(bucket, to_raw(ids.take(found, axis=0)), seen, digests=digests)
 
     def _seen(self, rows: Places) -> tuple[ReadSeq, ...]:
         """Return per sender the highest seq of these rows."""

@@ -153,8 +153,9 @@ class Place:
         self.at(steps.MANIFEST_WRITTEN)
         fresh.replace(self.path / _MANIFEST)
         self.at(steps.MANIFEST_IN_PLACE)
+        kept = manifest.names | {_MANIFEST, _LOCK, _UPKEEP}
         for path in _children(self.path):
-            if path.name in manifest.names or path.name in (_MANIFEST, _LOCK, _UPKEEP):
+            if path.name in kept:
                 continue
             if path == workshop.path or _alive(path):
                 continue

@@ -81,8 +81,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
             "tag": [manifest.tag.incarnation.hex(), manifest.tag.seq, manifest.tag.attempt.hex()],
             "groups": [_group_fields(group) for group in manifest.groups],
             "asked": astuple(manifest.asked),
-        },
-        indent=1,
+        }
     ).encode()
     return b"%s\n%s" % (xxhash.xxh3_64_hexdigest(body).encode(), body)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dedup.arrays import Ids, Mask, Places, from_raw, order
+from dedup.arrays import Ids, Mask, Places, from_raw, ordered
 from dedup.formats.segment import Bucket, Part
 from dedup.model import Incarnation
 
@@ -112,27 +112,27 @@ def merged(chunks: Sequence[Chunk]) -> Chunk:
     """Return one chunk with all ids, oldest chunk first."""
     ids = np.concatenate([chunk.ids for chunk in chunks])
     index: dict[SealOf, int] = {}
-    columns = []
+    origin_of: npt.NDArray[np.uint32] = np.empty(len(ids), dtype=np.uint32)
+    end = 0
     for chunk in chunks:
         numbers = np.array(
             [index.setdefault(origin, len(index)) for origin in chunk.origins], dtype=np.uint32
         )
-        if chunk.origin_of is None:
-            columns.append(np.full(len(chunk.ids), numbers[0], dtype=np.uint32))
-        else:
-            columns.append(numbers.take(chunk.origin_of))
+        start, end = end, end + len(chunk.ids)
+        of = chunk.origin_of
+        origin_of[start:end] = numbers[0] if of is None else numbers.take(of)
     origins = sorted(index, key=lambda origin: origin[1])
     if origins != list(index):
         renumbered = np.empty(len(index), dtype=np.uint32)
         for number, origin in enumerate(origins):
             renumbered[index[origin]] = number
-        columns = [renumbered.take(column) for column in columns]
-    found = order(ids)
+        origin_of = renumbered.take(origin_of)
+    found, tied = ordered(ids)
     ids = ids.take(found, axis=0)
-    origin_of = np.concatenate(columns).take(found)
+    origin_of = origin_of.take(found)
     digests = _digests(chunks)
     digests = None if digests is None else digests.take(found)
-    keep = _firsts(ids, origin_of)
+    keep = _firsts(ids, origin_of) if len(tied) else None
     if keep is not None:
         ids, origin_of = ids.take(keep, axis=0), origin_of.take(keep)
         digests = None if digests is None else digests.take(keep)
@@ -192,8 +192,8 @@ class Lines:
         after = np.flatnonzero(same)
         behind[after + 1] = rows.take(after)
         self._next[start:end] = behind
-        ahead = np.flatnonzero(np.append(~same, True))
-        self._first[line.take(ahead)] = rows.take(ahead)
+        # Of several in one line the last is written last, and stays.
+        self._first[line] = rows
         self._count = end
 
     def ask(self, ids: Ids) -> tuple[Mask, Places]:
@@ -202,21 +202,23 @@ class Lines:
         rows = self._first.take(_line_of(ids[:, 0]))
         at = np.flatnonzero(rows >= 0)
         rows = rows.take(at)
+        asked = ids[:, 0].take(at)
         high, low = self._words
         for _ in range(LINE_MAX):
             if not len(at):
                 break
-            asked = ids.take(at, axis=0)
-            hit = (high.take(rows) == asked[:, 0]) & (low.take(rows) == asked[:, 1])
-            known[at[hit]] = True
+            near = np.flatnonzero(high.take(rows) == asked)
+            if len(near):
+                same = low.take(rows.take(near)) == ids[:, 1].take(at.take(near))
+                known[at.take(near[same])] = True
             rows = self._next.take(rows)
-            left = (rows >= 0) & ~hit
-            at, rows = at[left], rows[left]
-        return known, at
+            left = np.flatnonzero(rows >= 0)
+            at, rows, asked = at.take(left), rows.take(left), asked.take(left)
+        return known, at[~known.take(at)]
 
 
 def _line_of(high: npt.NDArray[np.uint64]) -> Places:
-    return (high >> np.uint64(64 - LINE_BITS)).astype(np.intp)
+    return (high >> np.uint64(64 - LINE_BITS)).view(np.int64)
 
 
 class Chunks:

@@ -156,18 +156,25 @@ class Run:
         if not self.count or not len(ids):
             return np.full(len(ids), -1, dtype=np.int64)
         high = np.ascontiguousarray(ids[:, 0])
-        bits = self._layout.prefix_bits
-        # Shifting by all 64 bits is undefined; two shifts are not.
-        prefix = ((high >> np.uint64(1)) >> np.uint64(_HASH_BITS - 1 - bits)).astype(np.int64)
+        prefix = leading(high, self._layout.prefix_bits)
         start = self._prefixes.take(prefix, mode="clip").astype(np.int64)
-        end = self._prefixes.take(prefix + 1, mode="clip").astype(np.int64)
+        prefix += 1
+        end = self._prefixes.take(prefix, mode="clip").astype(np.int64)
         rows = self._lower_high(high, start, end)
-        near = (rows < end) & (self._word(_HIGH, rows) == high)
-        hit = near & (self._word(_LOW, rows) == ids[:, 1])
-        found = np.where(hit, rows, -1)
-        tied = np.flatnonzero(near & ~hit)
+        near = np.flatnonzero(self._word(_HIGH, rows) == high)
+        found = np.full(len(ids), -1, dtype=np.int64)
+        if not near.size:
+            return found
+        rows, end = rows.take(near), end.take(near)
+        # Behind the last row there is nothing, whatever is read in its place.
+        hit = (self._word(_LOW, rows) == ids[:, 1].take(near)) & (rows < end)
+        found[near] = np.where(hit, rows, -1)
+        tied = np.flatnonzero(~hit)
         if tied.size:
-            found[tied] = self._find_tied(ids[tied], rows[tied], end[tied])
+            places = near.take(tied)
+            found[places] = self._find_tied(
+                ids.take(places, axis=0), rows.take(tied), end.take(tied)
+            )
         return found
 
     def origin(self, rows: Rows) -> npt.NDArray[np.int64]:
@@ -291,6 +298,13 @@ def lane_key(lane: str) -> bytes:
 def aligned(size: int) -> int:
     """Return how many bytes a section takes."""
     return -(-size // ALIGNED) * ALIGNED
+
+
+def leading(high: npt.NDArray[np.uint64], bits: int) -> Rows:
+    """Return the leading bits of high halves; of none of their bits, zeros."""
+    if not bits:  # shifting by all 64 is undefined
+        return np.zeros(len(high), dtype=np.int64)
+    return (high >> np.uint64(_HASH_BITS - bits)).view(np.int64)
 
 
 def prefix_bits(count: int) -> int:

@@ -7,6 +7,7 @@ Invariants:
     The file appears under its name by one rename, complete. What a killed process leaves has
     another name, and is unlinked from the directory before it holds anything, but for the one file
     that becomes the run.
+    Both ways write the same bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +36,7 @@ from dedup.runs.run import (
     aligned,
     index_bytes,
     lane_key,
+    leading,
     open_keyed,
     prefix_bits,
 )
@@ -45,6 +47,9 @@ PREFIXES_AT_ONCE = 1 << 16
 COPY_BYTES = 1 << 20
 #: What an unfinished run is called; whoever tidies a directory may delete what ends so.
 UNFINISHED = ".unfinished"
+
+
+_NOTHING = np.empty(0, dtype=np.uint8)
 
 
 class Stopped(Exception):
@@ -116,7 +121,7 @@ class RunWriter:
         prefixes, indexes, values = self._sides
         self._put(self._file, np.ascontiguousarray(ids, dtype="<u8"))
         if len(ids):
-            high = ids[:, 0] >> np.uint64(64 - self._bits) if self._bits else np.zeros(1, np.uint64)
+            high = leading(ids[:, 0], self._bits)
             self._fill(prefixes, high, int(high[-1]) + 1)
         if self._index_bytes:
             indexes.write(origin_of.astype(f"<u{self._index_bytes}").data)
@@ -133,7 +138,7 @@ class RunWriter:
             Unavailable: somebody deleted it while it was being opened.
         """
         prefixes = self._sides[0]
-        self._fill(prefixes, np.empty(0, np.uint64), (1 << self._bits) + 1)
+        self._fill(prefixes, np.empty(0, np.int64), (1 << self._bits) + 1)
         for side in self._sides:
             self._append(side)
         self._put(self._file, np.array([seq for _, seq in self._origins], dtype="<u8"))
@@ -154,16 +159,7 @@ class RunWriter:
         self._file.seek(0)
         self._file.write(layout.encode())
         self._file.close()
-        self._name.replace(self._path)
-        run = open_keyed(self._path, self._key)
-        if run is None:
-            raise Unavailable(
-                "write a run",
-                str(self._path),
-                "it was deleted or replaced while it was written; ids are in the catalog all the "
-                "same: run again",
-            )
-        return run
+        return _appeared(self._name, self._path, self._key)
 
     def abandon(self) -> None:
         """Leave nothing behind."""
@@ -178,16 +174,14 @@ class RunWriter:
     def _side(self) -> IO[bytes]:
         return self._open.enter_context(tempfile.TemporaryFile(dir=self._path.parent))
 
-    def _fill(self, prefixes: IO[bytes], high: npt.NDArray[np.uint64], upto: int) -> None:
+    def _fill(self, prefixes: IO[bytes], high: npt.NDArray[np.int64], upto: int) -> None:
         """Write the prefix table up to an entry: the first row whose prefix is not below it."""
         for at in range(self._next_prefix, upto, PREFIXES_AT_ONCE):
             self._go_on()
             end = min(at + PREFIXES_AT_ONCE, upto)
             # Counting is twenty times as fast as looking for each entry's first row.
-            first, last = np.searchsorted(high, np.array([at, end], dtype=np.uint64)).tolist()
-            counts = np.bincount(
-                (high[first:last] - np.uint64(at)).view(np.int64), minlength=end - at
-            )
+            first, last = np.searchsorted(high, [at, end]).tolist()
+            counts = np.bincount(high[first:last] - at, minlength=end - at)
             rows = np.cumsum(counts) - counts + (first + self._count)
             prefixes.write(rows.astype(f"<u{self._prefix_bytes}").data)
         self._next_prefix = max(self._next_prefix, upto)
@@ -236,19 +230,62 @@ def write_run(
         origin_of: for each id an index into `origins`.
         digests: for each id the low 16 bits of its payload's XXH3-64, or None for no digests.
     """
-    writer = RunWriter(
-        path,
-        lane_key(lane),
-        bucket,
-        expected=len(ids),
-        origins=origins,
-        digests=digests is not None,
+    # Who has all of them knows every length before the first byte: nothing waits in files of its own,
+    # and a lane's newest ids, written every dozen bundles, cost half of what pieces cost.
+    bits = prefix_bits(len(ids))
+    places: npt.NDArray[np.int64] = np.zeros((1 << bits) + 1, dtype=np.int64)
+    if len(ids):
+        np.cumsum(np.bincount(leading(ids[:, 0], bits), minlength=1 << bits), out=places[1:])
+    wide, width = index_bytes(len(origins)), 4 if len(ids) <= ROWS_SHORT_MAX else 8
+    stretches = _stretches(origins)
+    sections: list[npt.NDArray[Any]] = [
+        np.ascontiguousarray(ids, dtype="<u8"),
+        places.astype(f"<u{width}"),
+        origin_of.astype(f"<u{wide}") if wide else _NOTHING,
+        _NOTHING if digests is None else np.ascontiguousarray(digests, dtype="<u2"),
+        np.array([seq for _, seq in origins], dtype="<u8"),
+        stretches,
+    ]
+    body: list[bytes | memoryview] = []
+    hashed = xxhash.xxh3_128()
+    for section in sections:
+        data = section.reshape(-1).view(np.uint8).data
+        body += [data, bytes(aligned(len(data)) - len(data))]
+    for piece in body:
+        hashed.update(piece)
+    layout = Layout(
+        lane=lane_key(lane),
+        bucket=bucket,
+        count=len(ids),
+        prefix_bits=bits,
+        prefix_bytes=width,
+        index_bytes=wide,
+        digest_bytes=0 if digests is None else DIGEST_BYTES,
+        origins=len(origins),
+        stretches=len(stretches),
+        checksum=hashed.digest(),
     )
+    handle, name = tempfile.mkstemp(suffix=UNFINISHED, dir=path.parent)
     try:
-        writer.add(ids, origin_of, digests)
-        return writer.finish()
+        with os.fdopen(handle, "wb") as file:
+            file.writelines([layout.encode(), *body])
+        return _appeared(Path(name), path, layout.lane)
     finally:
-        writer.abandon()
+        Path(name).unlink(missing_ok=True)
+
+
+def _appeared(unfinished: Path, path: Path, key: bytes) -> Run:
+    """Give a whole run its name, and open it."""
+    unfinished.replace(path)
+    run = open_keyed(path, key)
+    if run is None:
+        raise Unavailable(
+            "write a run",
+            str(path),
+            "it was deleted or replaced while it was written; ids are in the catalog all the same: "
+            "run again",
+        )
+    return run
 
 
 def _stretches(origins: Sequence[tuple[Incarnation, int]]) -> npt.NDArray[np.void]:

@@ -19,9 +19,9 @@ from delivery.cli.tables import when
 if TYPE_CHECKING:
     from delivery.kafka.port import Client
     from delivery.operate.databases import Kept
-    from delivery.operate.explaining import Output as Made
-    from delivery.operate.explaining import Reading, Story
     from delivery.operate.places import Attempt
+    from delivery.operate.story import Output as Made
+    from delivery.operate.story import Reading, Story
 
 #: What the kinds of chunks are called that an attempt leaves behind.
 _CHUNKS = {"outputs": "its outputs", "segment": "the ids it decided", "dropped": "what it dropped"}
@@ -69,12 +69,11 @@ def command(
     where the copies of that lie, and what their receivers made of them, those included that keep
     their lanes in a database.
     """
-    from dedup.ids import named  # noqa: PLC0415  keeps --help light
-    from delivery.kafka.opening import open_client  # noqa: PLC0415  see above
+    from delivery.kafka.opening import open_client  # noqa: PLC0415  keeps --help light
     from delivery.operate import lookup  # noqa: PLC0415  see above
     from delivery.operate.databases import with_databases  # noqa: PLC0415  see above
     from delivery.operate.explaining import explain  # noqa: PLC0415  see above
-    from delivery.operate.finding import places_of_id  # noqa: PLC0415  see above
+    from delivery.operate.finding import id_of_name, places_of_id  # noqa: PLC0415  see above
     from delivery.operate.logs import Cluster  # noqa: PLC0415  see above
     from delivery.operate.opening import opened  # noqa: PLC0415  see above
 
@@ -90,7 +89,11 @@ def command(
     ):
         cluster = Cluster(opened_, out.step)
         if not places:
-            given = lookup.id_of_hex(hexadecimal) if hexadecimal else named((name or "").encode())
+            given = (
+                lookup.id_of_hex(hexadecimal)
+                if hexadecimal
+                else id_of_name(catalog, (name or "").encode(), catalog.lanes())
+            )
             try:
                 places = places_of_id(catalog, cluster, given)
             except InvalidUsage as error:
@@ -193,6 +196,16 @@ def _output(output: Made) -> list[str]:
     return lines
 
 
+def _at(output: Made) -> str:
+    """Say in a line where an output of a batch lies."""
+    place = f"{output.topic} partition {output.partition}"
+    offsets = ", ".join(str(copy.offset) for copy in output.copies)
+    where = (
+        f"offset {offsets}" if offsets else "no copy in Kafka: not emitted yet, or deleted since"
+    )
+    return f"  output {output.id} to {place}, {where}"
+
+
 def _reading(one: Reading, kept: Kept | None) -> list[str]:
     if one.seq is None or one.sealed_ms is None:
         return [f"{one.lane}: {one.fate}"]
@@ -207,10 +220,14 @@ def _reading(one: Reading, kept: Kept | None) -> list[str]:
         )
         way = "the id in its header" if one.named == "delivery" else one.named
         lines.append(f"  it repeats {place}, sealed by seq {one.original.seq} (named by {way})")
-    lines += [line for output in one.outputs for line in _output(output)]
+    if one.together is not None and one.fate == "fresh":
+        lines.append(f"  {one.together.line(len(one.outputs))}")
+        lines += map(_at, one.outputs)
+    else:
+        lines += [line for output in one.outputs for line in _output(output)]
     if kept is not None and one.fate == "fresh":
         lines.append(f"  whatever effect it had is in {kept.database}")
-    elif one.fate == "fresh" and not one.outputs:
+    elif one.fate == "fresh" and not one.outputs and one.together is None:
         unsent = ", or it is not sent yet: its stage is deterministic, and outputs are not stored"
         lines.append(f"  nothing was made of it{unsent if one.remade else ''}")
     lines += [

@@ -20,7 +20,9 @@ __all__ = ["kafka_options", "settings_in", "ways_in"]
 def kafka_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command `--kafka`, `--kafka-config` and `--client`."""
     for option in (
-        click.option("--client", help="confluent or kafka-python; whichever is there by default."),
+        click.option(
+            "--client", help="wire, confluent or kafka-python; what serves best by default."
+        ),
         click.option(
             "--kafka-config",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),

@@ -42,7 +42,9 @@ class Places:
 def watching_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command URL, `--kafka`, `--kafka-config` and `--client`; Kafka may be left out."""
     for option in (
-        click.option("--client", help="confluent or kafka-python; whichever is there by default."),
+        click.option(
+            "--client", help="wire, confluent or kafka-python; what serves best by default."
+        ),
         click.option(
             "--kafka-config",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),

@@ -1,12 +1,17 @@
 """Which client library serves.
 
 What it is: `open_client`.
-What it must not know: how any library works; neither is imported unless it is used.
+What it must not know: how any library works; none is imported unless it is used.
+
+Invariants:
+    Records go over sockets of our own ("wire") wherever every option is understood there, and
+    questions through the first library that is installed. Where one is named, it does both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -14,14 +19,19 @@ from dedup.errors import InvalidUsage
 from delivery.kafka.options import Options
 from delivery.kafka.port import Client
 from delivery.kafka.reaching import announced, reach
+from delivery.kafka.wire.client import WireClient, serves
 
 __all__ = ["LIBRARIES", "open_client"]
 
+#: Which reads and writes records itself, and asks through one of the others.
+_WIRE = "wire"
 #: Name -> the package it needs, and the class that wraps it. The first that is installed serves.
-LIBRARIES = {
+_WHOLE = {
     "confluent": ("confluent_kafka", "delivery.kafka.confluent.client", "ConfluentClient"),
     "kafka-python": ("kafka", "delivery.kafka.kafka_python.client", "KafkaPythonClient"),
 }
+#: Everything that may be named.
+LIBRARIES = (*_WHOLE, _WIRE)
 #: What each is called where packages are installed from.
 _PACKAGES = {"confluent": "confluent-kafka", "kafka-python": "kafka-python"}
 
@@ -37,7 +47,8 @@ def open_client(
     Args:
         bootstrap: "host:port,host:port".
         options: any option of Kafka's, by Java's or librdkafka's name.
-        client: "confluent" or "kafka-python"; None: confluent-kafka if it is installed.
+        client: "wire", "confluent" or "kafka-python"; None: "wire" where it understands every option,
+            else confluent-kafka if it is installed.
         say: if given, a broker has answered when this returns, and it is told what is waited for.
 
     Raises:
@@ -49,24 +60,37 @@ def open_client(
         raise InvalidUsage(
             "open a Kafka client", client, f"there are {', '.join(LIBRARIES)}; choose one of them"
         )
-    wanted = [client] if client is not None else list(LIBRARIES)
-    installed = [name for name in wanted if find_spec(LIBRARIES[name][0]) is not None]
-    if not installed:
-        packages = " or ".join(_PACKAGES[name] for name in wanted)
-        raise InvalidUsage(
-            "open a Kafka client", " or ".join(wanted), f"it is not installed: install {packages}"
-        )
-    _, module, name = LIBRARIES[installed[0]]
-    make: Callable[[Options], Client] = getattr(import_module(module), name)
     chosen = Options.of(bootstrap, options)
+    if client == _WIRE and not serves(chosen):
+        raise InvalidUsage(
+            "open a Kafka client",
+            "client='wire'",
+            f"it does not understand every option ({', '.join(sorted(chosen.given))}); nothing was "
+            "read or written: leave client= out, and a library that does is used",
+        )
+    make = partial(_opened, chosen, client)
     if say is None:
-        return make(chosen)
+        return make()
     reach(bootstrap, say)
     with announced(bootstrap, say):
-        opened = make(chosen)
+        opened = make()
         try:
             opened.names()
         except BaseException:
             opened.close()
             raise
         return opened
+
+
+def _opened(options: Options, client: str | None) -> Client:
+    wanted = [client] if client in _WHOLE else list(_WHOLE)
+    installed = [name for name in wanted if find_spec(_WHOLE[name][0]) is not None]
+    if not installed:
+        packages = " or ".join(_PACKAGES[name] for name in wanted)
+        raise InvalidUsage(
+            "open a Kafka client", " or ".join(wanted), f"it is not installed: install {packages}"
+        )
+    _, module, name = _WHOLE[installed[0]]
+    make: Callable[[Options], Client] = getattr(import_module(module), name)
+    opened = make(options)
+    return opened if client in _WHOLE or not serves(options) else WireClient(options, opened)

@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from dedup.model import Source
-from delivery.batch import Batch
+from delivery.batch import Alike, Batch
+from delivery.buffers import bytes_of, numbers_of
 from delivery.records import Headers
 
 __all__ = ["COLUMNS", "batch_of", "split"]
@@ -36,8 +37,8 @@ def split(
     if not table.num_rows:
         return
     names = table.column("topic").dictionary_encode()
-    partitions = np.asarray(table.column("partition"))
-    topics = np.asarray(names.indices)
+    partitions = numbers_of(table.column("partition"))
+    topics = numbers_of(names.indices)
     changes = (np.diff(partitions) != 0) | (np.diff(topics) != 0)
     bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), table.num_rows]
     for first, last in pairwise(bounds):
@@ -50,19 +51,26 @@ def batch_of(table: pa.RecordBatch, source: Source) -> Batch:
     moments = table.column("timestamp").cast(pa.int64())
     return Batch(
         source,
-        np.asarray(table.column("offset")).astype(np.int64, copy=False),
-        np.asarray(moments) // _MICROSECONDS,
-        table.column("key").to_pylist(),
-        table.column("value").to_pylist(),
+        numbers_of(table.column("offset")).astype(np.int64, copy=False),
+        numbers_of(moments) // _MICROSECONDS,
+        bytes_of(table.column("key")),
+        bytes_of(table.column("value")),
         _headers(table.column("headers")),
     )
 
 
 def _headers(column: pa.ListArray) -> Sequence[Headers | None]:
-    pairs = column.values
-    if not len(pairs):
+    ends = numbers_of(column.offsets)
+    first, last = int(ends[0]), int(ends[-1])
+    if first == last:
         return [None] * len(column)
-    names, values = pairs.field("key").to_pylist(), pairs.field("value").to_pylist()
-    flat = [(name, value or b"") for name, value in zip(names, values, strict=True)]
-    ends = np.asarray(column.offsets).tolist()
-    return [tuple(flat[first:last]) for first, last in pairwise(ends)]
+    # What a slice was cut from is behind it still, and not to be looked at again.
+    pairs = column.values.slice(first, last - first)
+    # Names are few, and are made into text once each.
+    names = pairs.field("key").dictionary_encode()
+    known, which = names.dictionary.to_pylist(), numbers_of(names.indices).tolist()
+    values = bytes_of(pairs.field("value"))
+    if len(known) == 1 and len(column) == len(pairs) and (np.diff(ends) == 1).all():
+        return Alike(known[0], [value or b"" for value in values])
+    flat = [(known[name], value or b"") for name, value in zip(which, values, strict=True)]
+    return [tuple(flat[at:end]) for at, end in pairwise((ends - first).tolist())]

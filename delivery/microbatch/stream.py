@@ -16,19 +16,18 @@ from __future__ import annotations
 
 import json
 import logging
-import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dedup.errors import DeliveryError, Fenced, Indeterminate, InvalidUsage, Unavailable
 from delivery.host.ends import check
 from delivery.host.hints import Hints
+from delivery.host.horizon import Horizon
 from delivery.host.reminding import warn_grown
 from delivery.host.spec import Plan, StageSpec
 from delivery.kafka.port import Topic
@@ -36,6 +35,7 @@ from delivery.microbatch import options as bounds
 from delivery.microbatch.columns import COLUMNS
 from delivery.microbatch.offsets import Checkpoint, checkpoint_at
 from delivery.microbatch.options import Options
+from delivery.microbatch.scratch import cheaply, root_of
 from delivery.microbatch.source import frame, kafka_options
 from delivery.microbatch.task import REPORT, Job, Ports, finish_lanes, run_lanes
 from delivery.resident.failures import TaskFailedError, error_of
@@ -49,6 +49,8 @@ __all__ = ["News", "StageStream", "alone"]
 
 LOG = logging.getLogger(__name__)
 
+#: So many records a slot are soon done: then a task reads several partitions, if there are as many.
+GROUPED_ROWS_MAX = 5_000
 #: How much of what Spark says of a failure is repeated.
 SAID_CHARS_MAX = 1000
 
@@ -61,7 +63,7 @@ class News:
         query, number: as a StreamingQueryListener sees them: Spark's query by its name, and which of
             its batches.
         reports: what the lanes of the batch have done.
-        ends: of the logs, just then.
+        ends: of the logs, as they were when last heard of.
     """
 
     query: str | None = None
@@ -79,13 +81,15 @@ class _BatchFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One start of a stage: its name, Spark's of the query, its scratch, our ports, where it began."""
+    """One start of a stage: its name, Spark's of it, what tasks get, scratch, ports, where it began."""
 
     name: str
     query: str
+    plan: bytes
     checkpoint: Checkpoint
     ports: Ports
     hints: Hints
+    horizon: Horizon
     start: dict[int, int]
 
 
@@ -152,15 +156,16 @@ class StageStream:
 
     def _run_once(self) -> None:
         name = f"{self.spec.name}-{uuid.uuid4()}"
-        # With its scheme: without one Spark would look for it where its file systems begin.
-        scratch = Path(tempfile.gettempdir(), "delivery-checkpoints").as_uri()
-        root = self._options.checkpoint or scratch
-        checkpoint = checkpoint_at(f"{root.rstrip('/')}/{name}", self._spark)
-        with closing(Ports(self.plan)) as ports:
+        checkpoint = checkpoint_at(f"{root_of(self._options.checkpoint)}/{name}", self._spark)
+        with (
+            closing(Ports(self.plan)) as ports,
+            closing(Hints(ports.client, self.spec.group)) as hints,
+            closing(Horizon(ports.client)) as horizon,
+        ):
             topic = self._topic(ports)
-            hints = Hints(ports.client, self.spec.group)
             query = f"{self.spec.pipeline}.{name}"
-            run = _Run(name, query, checkpoint, ports, hints, self._walk(ports, topic))
+            packed, start = _packed(self.plan), self._walk(ports, topic)
+            run = _Run(name, query, packed, checkpoint, ports, hints, horizon, start)
             try:
                 self._stream(run)
             finally:
@@ -199,9 +204,9 @@ class StageStream:
         if self._options.trigger:
             writer = writer.trigger(**self._options.trigger)
         self._error = None
-        self.query = (
-            writer.queryName(run.query).option("checkpointLocation", run.checkpoint.root).start()
-        )
+        writer = writer.queryName(run.query).option("checkpointLocation", run.checkpoint.root)
+        with cheaply(self._spark):
+            self.query = writer.start()
         self.message, self.trouble = "running", ""
         self._wait(self.query)
 
@@ -254,10 +259,10 @@ class StageStream:
         }
         self._seen = warn_grown(self.spec, self._seen, ranges)
         topic = self._topic(run.ports)
-        job = Job(plan=self.plan, run=run.name, topic=topic.id, ranges=ranges)
+        job = Job(plan=run.plan, stage=self.spec.name, run=run.name, topic=topic.id, ranges=ranges)
         if not batch:
             _refuse_split(rows, ranges)
-        found = rows.mapInArrow(partial(run_lanes, job), REPORT).collect()
+        found = self._grouped(rows, ranges).mapInArrow(partial(run_lanes, job), REPORT).collect()
         reports = [json.loads(row["report"]) for row in found]
         for report in reports:
             if "failed" in report:
@@ -266,20 +271,26 @@ class StageStream:
         silent = [p for p, (begin, end) in ranges.items() if begin < end and p not in done]
         # Ranges without a record: markers of transactions, or what compaction left of them.
         reports += finish_lanes(job, run.ports, silent)
-        ends = self._ends(run.ports, topic)
+        # They only show the lag: nobody waits for what they are by now.
+        high = run.horizon.of(name, topic.sources) or ()
+        ends = {source.partition: offset for source, offset in high}
         self._told(self.spec, News(query=run.query, number=batch, reports=reports, ends=ends))
         planned_ends = {partition: end for partition, (_, end) in ranges.items()}
         # Another driver may have gone further.
         further = {one["partition"]: one["done"]["frontier"] for one in reports}
         run.hints.tell(name, planned_ends | further)
 
-    def _ends(self, ports: Ports, topic: Topic) -> dict[int, int]:
-        """Return the ends of the logs just now; none if nobody answers: they only show the lag."""
-        try:
-            high = ports.client.bounds(topic.name, topic.sources).high
-        except DeliveryError:
-            return {}
-        return {source.partition: offset for source, offset in high}
+    def _grouped(self, rows: DataFrame, ranges: Mapping[int, tuple[int, int]]) -> DataFrame:
+        """Let a task that would soon be done read more than one partition.
+
+        Each task costs tens of milliseconds before its first record and behind its last, and those for
+        which no slot is free wait for others. Where there is much to read, whoever is done first takes
+        the next partition instead.
+        """
+        slots = self._spark.sparkContext.defaultParallelism
+        read = [end - begin for begin, end in ranges.values() if begin < end]
+        few = len(read) > slots and sum(read) <= slots * GROUPED_ROWS_MAX
+        return rows.coalesce(slots) if few else rows
 
 
 def _refuse_split(rows: DataFrame, ranges: Mapping[int, tuple[int, int]]) -> None:
@@ -293,6 +304,15 @@ def _refuse_split(rows: DataFrame, ranges: Mapping[int, tuple[int, int]]) -> Non
             "Spark would split a partition, and its records must come to one lane in order; nothing "
             "was read: report it with the session's settings",
         )
+
+
+def _packed(plan: Plan) -> bytes:
+    """Return a plan with its function as Spark would send them; once, where Spark would each time."""
+    from pyspark import cloudpickle  # noqa: PLC0415 - Spark is not needed before
+
+    pickler: Any = cloudpickle
+    packed: bytes = pickler.dumps(plan)
+    return packed
 
 
 def alone(plan: Plan, spec: StageSpec, home: str) -> Plan:

@@ -16,8 +16,10 @@ Invariants:
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import pickle
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -32,14 +34,16 @@ from dedup.errors import DeliveryError, Unavailable
 from dedup.local.home import home_of
 from dedup.local.index import LaneIndex
 from dedup.model import Source, TopicId
+from delivery.buffers import blobs
 from delivery.host.adapters import open_emitter, open_reader
 from delivery.host.clock import SystemClock
 from delivery.host.ends import check
 from delivery.host.lane import LaneTask
 from delivery.host.memory import calm_collector, let_go
+from delivery.host.outbox import Road
 from delivery.host.progress import LaneProgress
 from delivery.host.senders import Senders, Writers, logs_of
-from delivery.host.spec import Plan, StageSpec
+from delivery.host.spec import Plan
 from delivery.kafka.opening import open_client
 from delivery.kafka.port import empty
 from delivery.microbatch.columns import batch_of, split
@@ -63,25 +67,23 @@ class Job:
     """What the driver gives the tasks of one batch.
 
     Attributes:
-        plan: the pipeline, of this stage alone.
+        plan: the pipeline, of this stage alone, pickled: the same bytes for all batches of a run, which
+            a process takes apart for the first.
+        stage: its name.
         run: which start of the query it is; what a process keeps is kept under it.
         topic: identity of the topic that the stage reads.
         ranges: partition → the planned range.
     """
 
-    plan: Plan
+    plan: bytes
+    stage: str
     run: str
     topic: TopicId
     ranges: Mapping[int, tuple[int, int]]
 
     def __repr__(self) -> str:
         # Spark prints closures; Kafka's options are secrets.
-        return f"Job({self.spec.name!r})"
-
-    @property
-    def spec(self) -> StageSpec:
-        """The stage."""
-        return self.plan.stages[0]
+        return f"Job({self.stage!r})"
 
 
 class Ports:
@@ -158,12 +160,17 @@ _PORTS: dict[str, Ports] = {}
 
 def run_lanes(job: Job, tables: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Run the lanes of the rows that come, each to the end of its planned range; yield reports."""
+    begins = job.run not in _PORTS
     try:
         reports = _Lanes(job, _ports(job)).run(tables)
     except Exception as error:  # noqa: BLE001 - user code may raise anything; it is told
         _forget(job.run)
-        reports = [{"failed": document_of(error, job.spec.name)}]
-    yield pa.RecordBatch.from_pydict({"report": [json.dumps(report) for report in reports]})
+        reports = [{"failed": document_of(error, job.stage)}]
+    lines = [json.dumps(report).encode() for report in reports]
+    yield pa.RecordBatch.from_arrays([blobs(lines, pa.string())], names=["report"])
+    if begins:
+        # PySpark looks for cycles behind every task, and all that the first one loaded is there to stay.
+        calm_collector()
 
 
 def finish_lanes(job: Job, ports: Ports, partitions: Iterable[int]) -> list[dict[str, Any]]:
@@ -185,6 +192,7 @@ class _Lanes:
         self._job = job
         self._ports = ports
         self._lanes: dict[Source, LaneTask] = {}
+        self._road = Road()
 
     def run(self, tables: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
         for table in tables:
@@ -193,6 +201,9 @@ class _Lanes:
                 batch = batch_of(piece, source)
                 lane.take(batch, int(batch.offsets[-1]) + 1)
                 self._turn(lane, _FOR_A_BUNDLE)
+        # All are on their way before one is waited for.
+        for source, lane in self._lanes.items():
+            self._end(source, lane)
         return [self._finish(source, lane) for source, lane in self._lanes.items()]
 
     def _source(self, _topic: str, partition: int) -> Source:
@@ -221,10 +232,20 @@ class _Lanes:
             lane.turn(linger=linger)
             check(lane)
 
-    def _finish(self, source: Source, lane: LaneTask) -> dict[str, Any]:
+    def _end(self, source: Source, lane: LaneTask) -> None:
+        """Seal what waits, and begin to send it where there is room beside the others."""
         _, end = self._job.ranges[source.partition]
         lane.take(empty(source), end)
         lane.end_at(end)
+        if lane.stopped is None:
+            lane.prepare(together=False)
+            lane.tell(lane.perform(lane.appends()))
+            lane.hand_over()
+            self._road.begin([one.outbox for one in self._lanes.values()])
+        check(lane)
+
+    def _finish(self, source: Source, lane: LaneTask) -> dict[str, Any]:
+        _, end = self._job.ranges[source.partition]
         moved = True
         while moved and lane.stopped is None:
             stood = lane.seq
@@ -252,12 +273,10 @@ class _Lanes:
 
 def _ports(job: Job) -> Ports:
     if job.run not in _PORTS:
-        if not _PORTS:
-            calm_collector()
         while len(_PORTS) >= RUNS_MAX:
             _forget(next(iter(_PORTS)))
         let_go()
-        _PORTS[job.run] = Ports(job.plan, at_of_environment())
+        _PORTS[job.run] = Ports(pickle.loads(job.plan), at_of_environment())  # noqa: S301 - the driver's own
     return _PORTS[job.run]
 
 
@@ -266,6 +285,7 @@ def _forget(run: str) -> None:
     if ports is not None:
         with suppress(DeliveryError):
             ports.close()
+        gc.unfreeze()
 
 
 def at_of_environment() -> At:

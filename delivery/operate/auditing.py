@@ -232,8 +232,8 @@ class _Auditing:
 
     def _documents(self) -> tuple[dict[str, Any], ...]:
         names = self._stand.cluster.names()
-        spans = self._ranged.spans
-        return tuple(range_document(lane, spans[lane], names) for lane in sorted(spans))
+        spans, states = self._ranged.spans, self._stand.states
+        return tuple(range_document(lane, spans[lane], names, states) for lane in sorted(spans))
 
     def _is_within(self, lane: str, before: Proved) -> bool:
         row = self._stand.rows.get(lane)

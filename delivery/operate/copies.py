@@ -77,13 +77,13 @@ class Made:
     Attributes:
         lane, seal: who made it.
         parent: partition and offset of the input; None: of any.
-        id: the id; None: any.
+        ids: the ids; none: any.
     """
 
     lane: str
     seal: Seal
     parent: tuple[int, int] | None = None
-    id: RecordId | None = None
+    ids: tuple[RecordId, ...] = ()
 
     def rows(self, batch: Batch) -> Sequence[int]:
         """Return the rows of a batch that say they are it."""
@@ -97,8 +97,8 @@ class Made:
         mine = np.isin(columns.mark_of, marks)
         if self.parent is not None:
             mine &= (columns.partitions == self.parent[0]) & (columns.offsets == self.parent[1])
-        if self.id is not None:
-            mine &= (columns.ids == arrays.from_raw(self.id)).all(axis=1)
+        if self.ids:
+            mine &= arrays.contains(arrays.sorted_unique(arrays.pack(self.ids)), columns.ids)
         rows: list[int] = np.flatnonzero(mine).tolist()
         return rows
 

@@ -11,145 +11,36 @@ Invariants:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from enum import StrEnum
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.store import Blob
-from dedup.model import LaneRow, RecordId, Seal, Source
-from delivery.header import NAME, Header, decode_header
+from dedup.model import Frontier, LaneRow, RecordId, Seal, Source
+from delivery.header import NAME, NO_PARENT, Header, decode_header
 from delivery.kafka.port import Topic
-from delivery.operate import copies
-from delivery.operate.copies import Repeat, repeats
+from delivery.operate import copies, lookup
+from delivery.operate.copies import repeats
 from delivery.operate.guessing import id_by, ways_of
 from delivery.operate.logs import Cluster
-from delivery.operate.lookup import look_up_id
 from delivery.operate.places import (
-    Attempt,
+    OUTPUTS_MAX,
     Fate,
     attempts_at,
     error_of,
     is_remade,
     outputs_of,
+    parent_of,
     place_of,
     readable,
+    together,
     verdict_of,
 )
+from delivery.operate.story import Copy, Origin, Original, Output, Reading, Standing, Story
 from delivery.records import Record
 
-__all__ = ["Copy", "Origin", "Original", "Reading", "Standing", "Story", "explain"]
-
-
-class Standing(StrEnum):
-    """What the catalog says of a header."""
-
-    SEALED = "sealed"
-    #: Its seal was collected; its position is on the history.
-    COLLECTED = "sealed, and its seal was collected"
-    ABANDONED = "of a history that was given up"
-    ELSEWHERE = (
-        "of a lane of this name in another catalog, or in one that was lost: see whether the "
-        "pipeline is also started elsewhere"
-    )
-    UNSEALED = "sealed by nobody: it is forged, or the catalog is older than the topic"
-    STRANGER = "of a sender that this catalog does not know as one of this topic"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """What a record's headers say of where it comes from, and whether the catalog agrees."""
-
-    lane: str
-    seq: int
-    incarnation: str
-    minted_ms: int
-    kept: bool
-    parent: tuple[int, int] | None
-    standing: Standing
-    attempt: str | None = None
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Original:
-    """The record that a duplicate repeats: its seal, and its place where that could be found."""
-
-    seq: int
-    sealed_ms: int | None
-    place: tuple[int, int] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
-    """One copy of an output in Kafka, and what the lanes that read it made of it."""
-
-    offset: int
-    receivers: Mapping[str, Fate] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
-    """One output: what is stored or known of it, where its copies lie; why a dead letter is one."""
-
-    id: str
-    topic: str
-    partition: int
-    key: str | None
-    size: int
-    copies: tuple[Copy, ...] = ()
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """What one lane made of the record.
-
-    Attributes:
-        lane, fate: the lane, and what became of the record there.
-        seq, sealed_ms, code: of the seal that read it.
-        attempts: everybody who tried at that position and left something, the winner first.
-        original: what it repeats, if it is a duplicate.
-        named: how its id was found: "delivery" by its header, else a way.
-        outputs: what was made of it.
-        repeats: what was dropped later because it repeats this record, if this one took effect.
-        repeats_upto: the offset up to which these were looked for.
-        remade: its seal keeps no outputs; what is not in Kafka is not known.
-    """
-
-    lane: str
-    fate: Fate
-    seq: int | None = None
-    sealed_ms: int | None = None
-    code: str = ""
-    attempts: tuple[Attempt, ...] = ()
-    original: Original | None = None
-    named: str | None = None
-    outputs: tuple[Output, ...] = ()
-    repeats: tuple[Repeat, ...] = ()
-    repeats_upto: int | None = None
-    remade: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Story:
-    """All of it. `size` is None where no record is at the place."""
-
-    topic: str
-    partition: int
-    offset: int
-    key: str | None
-    size: int | None
-    timestamp_ms: int | None
-    id: str | None
-    origin: Origin | None
-    readings: tuple[Reading, ...]
-
-    def document(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        return asdict(self)
+__all__ = ["explain"]
 
 
 def explain(
@@ -189,7 +80,7 @@ def explain(
         timestamp_ms=record.timestamp_ms if record is not None else None,
         id=header.id.hex() if header is not None else None,
         origin=teller.origin(source, record, header) if record and header else None,
-        readings=tuple(teller.readings(found, source, offset, record, header)),
+        readings=tuple(teller.readings(found, source, offset, record)),
     )
 
 
@@ -250,7 +141,6 @@ class _Teller:
         source: Source,
         offset: int,
         record: Record | None,
-        header: Header | None,
     ) -> Iterator[Reading]:
         """Yield what every lane that reads this partition made of the offset."""
         for lane, row in self._rows.items():
@@ -271,12 +161,13 @@ class _Teller:
                 code=seal.code,
                 attempts=attempts_at(self._catalog, lane, seal),
                 remade=is_remade(self._catalog, lane, seal),
+                together=together(lane, row.head, seal),
             )
             if fate is Fate.FRESH:
                 told = replace(told, outputs=self._outputs(lane, row, seal, source, offset))
                 yield self._with_repeats(told, row, topic, seal, record)
             elif fate is Fate.DUPLICATE and record is not None:
-                original, named = self._original(lane, row, topic, record, header)
+                original, named = self._original(lane, row, topic, record, seal)
                 yield replace(told, original=original, named=named)
             else:
                 yield told
@@ -293,7 +184,7 @@ class _Teller:
         if record is None:
             return told
         decided = b"".join(self._catalog.get(Blob.SEGMENT, told.lane, seal) or ())
-        for way, record_id in self._tries(record, decode_header(record.header(NAME) or b"")):
+        for way, record_id in self._tries(record, seal):
             if decided.find(record_id) < 0:
                 continue
             found, upto = repeats(
@@ -308,42 +199,54 @@ class _Teller:
             return replace(told, named=way, repeats=found, repeats_upto=upto)
         return told
 
-    def _tries(
-        self, record: Record, header: Header | None
-    ) -> Iterator[tuple[str | None, RecordId]]:
-        """Yield every id that a record may have, and the way it is named then."""
+    def _tries(self, record: Record, seal: Seal) -> Iterator[tuple[str | None, RecordId]]:
+        """Yield every id that a record may have, and the way it is named then.
+
+        What the seal that read it says comes first: name and key may be the same.
+        """
+        header = decode_header(record.header(NAME) or b"")
         if header is not None and header.mark.sender in self._rows:
             yield "delivery", header.id
-        for way in ways_of(record):
+        said = [seal.named] if seal.named in set(ways_of(record)) else []
+        for way in dict.fromkeys((*said, *ways_of(record))):
             record_id = id_by(way, record)
             if record_id is not None and way is not None:
                 yield way, record_id
 
     def _original(
-        self, lane: str, row: LaneRow, topic: Topic, record: Record, header: Header | None
+        self, lane: str, row: LaneRow, topic: Topic, record: Record, read_by: Seal
     ) -> tuple[Original | None, str | None]:
         """Return what a duplicate repeats, and the way it is named."""
-        for way, record_id in self._tries(record, header):
-            decisions, _ = look_up_id(self._catalog, record_id, [lane])
+        for way, record_id in self._tries(record, read_by):
+            decisions, _ = lookup.look_up_id(self._catalog, record_id, [lane])
             for decision in decisions:
                 seal = self._catalog.seal(lane, row.head.incarnation_of(decision.seq), decision.seq)
-                place = self._first(topic, seal, way, record_id) if seal is not None else None
+                place = self._first(lane, topic, seal, way, record_id) if seal is not None else None
                 sealed = decision.sealed_ms
                 return Original(seq=decision.seq, sealed_ms=sealed, place=place), way
         return None, None
 
     def _first(
-        self, topic: Topic, seal: Seal, way: str | None, record_id: RecordId
+        self, lane: str, topic: Topic, seal: Seal, way: str | None, record_id: RecordId
     ) -> tuple[int, int] | None:
         """Return the place of the first record of an id in the range of the seal that decided it."""
         low = self._cluster.bounds(topic).low
-        if any(offset < (low.at(source) or 0) for source, offset in seal.start):
+        start, end = (
+            Frontier.of((source, at) for source, at in span if source.topic == topic.id)
+            for span in (seal.start, seal.end)
+        )
+        if not start.positions or any(at < (low.at(source) or 0) for source, at in start):
             return None
-        for batch in self._cluster.read(topic, seal.start, seal.end):
+        for batch in self._cluster.read(topic, start, end):
             for one in batch:
-                if _goes_by(way, record_id, one):
+                if _goes_by(way, record_id, one) and self._is_fresh(lane, seal, one):
                     return one.source.partition, one.offset
         return None
+
+    def _is_fresh(self, lane: str, seal: Seal, record: Record) -> bool:
+        """Tell whether a record took effect: of several of an id in several partitions any may have."""
+        fate = verdict_of(self._catalog, lane, seal, record.source, record.offset)
+        return fate in (Fate.FRESH, Fate.COLLECTED)
 
     # Outputs ----------------------------------------------------------------------------------
 
@@ -351,7 +254,7 @@ class _Teller:
         self, lane: str, row: LaneRow, seal: Seal, source: Source, offset: int
     ) -> tuple[Output, ...]:
         names = self._cluster.names()
-        parent = (source.partition, offset)
+        parent = parent_of(lane, source, offset)
         stored = outputs_of(self._catalog, row.head, seal, parent, lane=lane, names=dict(names))
         outputs: dict[tuple[str, str], Output] = {}
         for made in stored or ():
@@ -359,11 +262,15 @@ class _Teller:
             del told["edge"]
             outputs[made.id, made.topic] = Output(**told)
         wanted = None if stored is None else Counter((one.topic, one.partition) for one in stored)
-        mine = copies.Made(lane=lane, seal=seal, parent=parent)
+        # Those of a batch without parents may be more than are told.
+        named = tuple(lookup.id_of_hex(one) for one, _ in outputs) if parent == NO_PARENT else ()
+        mine = copies.Made(lane=lane, seal=seal, parent=parent, ids=named)
         for topic, record in copies.copies(self._cluster, row, mine, wanted, whole=self._whole):
             header = decode_header(record.header(NAME) or b"")
             assert header is not None, "copies are told by their headers"
             key = (header.id.hex(), topic.name)
+            if parent == NO_PARENT and key not in outputs and len(outputs) >= OUTPUTS_MAX:
+                continue
             known = outputs.get(key) or Output(
                 id=header.id.hex(),
                 topic=topic.name,

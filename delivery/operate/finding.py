@@ -10,7 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from dedup.catalog.catalog import Catalog
 from dedup.catalog.store import Blob
 from dedup.errors import InvalidUsage
 from dedup.formats.segment import decode_segment
+from dedup.ids import named
 from dedup.model import Frontier, RecordId, Seal
 from delivery.batch import Batch
 from delivery.header import decode_headers
@@ -27,10 +28,23 @@ from delivery.operate.guessing import SAMPLE_MAX, guessed, id_by, ways_of
 from delivery.operate.logs import Cluster
 from delivery.operate.lookup import look_up_id
 from delivery.operate.opening import database_of
+from delivery.operate.places import is_of_job
 
-__all__ = ["places_of_id"]
+__all__ = ["id_of_name", "places_of_id"]
 
 _Place = tuple[str, int, int]
+
+
+def id_of_name(catalog: Catalog, name: bytes, lanes: Iterable[str]) -> RecordId:
+    """Return the id of a record that its publisher calls so.
+
+    Wrapped jobs take a name for one within its topic: such an id is meant if only it was decided.
+    """
+    plain, lanes = named(name), list(lanes)
+    jobs = [row for lane in lanes if is_of_job(lane) and (row := catalog.load(lane)) is not None]
+    within = dict.fromkeys(named(topic + name) for row in jobs for _, topic in row.head.topics)
+    every = [plain, *within] if within else []  # else there is nothing to choose from
+    return next((one for one in every if look_up_id(catalog, one, lanes)[0]), plain)
 
 
 def places_of_id(catalog: Catalog, cluster: Cluster, record_id: RecordId) -> list[_Place]:
@@ -61,7 +75,7 @@ def places_of_id(catalog: Catalog, cluster: Cluster, record_id: RecordId) -> lis
     for maker in () if places else makers:
         row, seal = catalog.load(maker.lane), _seal(catalog, maker.lane, maker.seq)
         if row is not None and seal is not None:
-            found = copies(cluster, row, Made(lane=maker.lane, seal=seal, id=record_id))
+            found = copies(cluster, row, Made(lane=maker.lane, seal=seal, ids=(record_id,)))
             places |= dict.fromkeys((t.name, r.source.partition, r.offset) for t, r in found[:1])
     if not places:
         where = ", ".join(

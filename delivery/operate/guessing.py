@@ -19,7 +19,7 @@ from typing import Any
 from dedup.ids import named, positional
 from dedup.model import RecordId
 from delivery.header import NAME
-from delivery.naming import id_from
+from delivery.naming import EACH_TOPICS, id_from, way_of
 from delivery.records import Record
 
 __all__ = ["SAMPLE_MAX", "guessed", "id_by", "ways_of"]
@@ -37,14 +37,25 @@ _UNFIT = (AttributeError, RecursionError, TypeError, ValueError)
 def id_by(way: str | None, record: Record) -> RecordId | None:
     """Return the id that a record has if it is named this way; None if it cannot be."""
     try:
-        name = id_from(way)(record)
+        name = (id_from(None) if way is None else way_of(way) or id_from(way))(record)
     except _UNFIT:
         return None
     return positional(record.source, record.offset) if name is None else named(name)
 
 
 def ways_of(record: Record) -> Iterator[str | None]:
-    """Yield every way in which this record could be named, its place last."""
+    """Yield every way in which this record could be named, its place last.
+
+    Wrapped jobs take a name for one within its topic; whoever asks does not know whose records
+    these are.
+    """
+    for way in _plain(record):
+        yield way
+        if way not in (None, "delivery"):
+            yield f"{EACH_TOPICS}{way}"
+
+
+def _plain(record: Record) -> Iterator[str | None]:
     for name in dict.fromkeys(name for name, _ in record.headers):
         if name != NAME:
             yield f"header:{name}"

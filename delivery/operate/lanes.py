@@ -26,7 +26,7 @@ from dedup.formats.lane import decode_seal
 from dedup.formats.merged import Merged, merged_at
 from dedup.formats.segment import BUCKET_MS, whole_segment
 from dedup.model import BlobRef, Frontier, Head, LaneRow, Seal, Slot
-from delivery.operate.opening import database_of, name_of
+from delivery.operate.opening import database_of, inputs_of, name_of, next_batch_of
 
 __all__ = ["Lane", "Position", "Tier", "inspect", "positions", "topic_names"]
 
@@ -77,6 +77,7 @@ class Lane:
         seq, acknowledged, collected: the last seal, and up to where its outputs are delivered, and
             may have been deleted.
         frontier: up to where its inputs are sealed.
+        next_batch: of a wrapped job with state, where its checkpoint has to go on; None: it has none.
         delivered: up to where its outputs are delivered.
         entries: the seals that can still be read, and `first` the oldest of them.
         pending: seals that are not acknowledged; `pending_ms`: the age of the oldest of them.
@@ -103,6 +104,7 @@ class Lane:
     acknowledged: int
     collected: int
     frontier: tuple[Position, ...]
+    next_batch: int | None
     delivered: tuple[Position, ...]
     entries: int
     first: int | None
@@ -206,7 +208,8 @@ def _lane(
         seq=head.ref.seq,
         acknowledged=row.ack.seq,
         collected=row.collected,
-        frontier=positions(head.frontier, names),
+        frontier=positions(inputs_of(head), names),
+        next_batch=next_batch_of(head),
         delivered=positions(row.ack.delivered, names),
         entries=len(seals),
         first=seals[0].ref.seq if seals else None,

@@ -6,7 +6,8 @@ What it must not know: what is looked for in them.
 Invariants:
     A topic is told by its identity; one that was deleted and created again is another one.
     A range is read to a position: holes in it are no loss.
-    A topic that is gone is an empty log that ends where it was read, for whoever says that it is.
+    A topic that is gone, and what never was one, is an empty log that ends where it was read, for
+    whoever says that it is.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Cluster:
         self._gone: dict[Source, int] = {}
 
     def with_gone(self, ends: Mapping[Source, int]) -> Cluster:
-        """Return the same cluster with topics that it has no more: nothing up to these offsets."""
+        """Return the same cluster with topics that it does not have: nothing up to these offsets."""
         found = Cluster(self._client, self._report)
         found._topics = dict(self.topics())
         found._gone = dict(ends)

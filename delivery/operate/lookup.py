@@ -25,9 +25,20 @@ from dedup.formats.lane import decode_seal
 from dedup.formats.merged import merged_at
 from dedup.formats.segment import Part, decode_segment
 from dedup.ids import minted_many, positional_many
-from dedup.model import IDENTITY_BYTES, Head, LaneRow, RecordId, Seal, Slot, Source
+from dedup.model import IDENTITY_BYTES, Frontier, Head, LaneRow, RecordId, Seal, Slot, Source
 from delivery.operate.lanes import topic_names
-from delivery.operate.places import Fate, Made, is_remade, outputs_of, place_of, verdict_of
+from delivery.operate.opening import inputs_of
+from delivery.operate.places import (
+    Fate,
+    Made,
+    Together,
+    is_remade,
+    outputs_of,
+    parent_of,
+    place_of,
+    together,
+    verdict_of,
+)
 from delivery.operate.snapshot import Snapshot
 
 __all__ = ["Decision", "Maker", "Read", "id_of_hex", "look_up_id", "look_up_offset", "parsed"]
@@ -91,6 +102,7 @@ class Read:
         seq, attempt, sealed_ms, code: of the seal that read it, if that is known.
         outputs: what was made of it; None: its seal's outputs were collected, or nothing is known.
         remade: its seal keeps none; whoever must send them makes them again.
+        together: of a wrapped job, what that batch was: the outputs are the first of all of it.
     """
 
     lane: str
@@ -101,6 +113,7 @@ class Read:
     code: str = ""
     outputs: tuple[Made, ...] | None = None
     remade: bool = False
+    together: Together | None = None
 
     def document(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -247,10 +260,13 @@ class _Search:
             sealed_ms=seal.minted_at_ms if seal else None,
             origin=part.bucket.origin.name.lower(),
             kept_in=kept_in,
-            start={source.partition: offset for source, offset in seal.start} if seal else None,
-            end={source.partition: offset for source, offset in seal.end} if seal else None,
+            start=self._by_partition(seal.start) if seal else None,
+            end=self._by_partition(seal.end) if seal else None,
             offset=_placed(seal, self.id) if seal else None,
         )
+
+    def _by_partition(self, frontier: Frontier) -> dict[int, int]:
+        return {source.partition: offset for source, offset in inputs_of(self.head, frontier)}
 
 
 def _at(part: Part, record_id: RecordId) -> int | None:
@@ -326,7 +342,7 @@ def look_up_offset(
         row = catalog.load(lane)
         if row is None:
             continue
-        for source, _ in row.head.frontier:
+        for source, _ in inputs_of(row.head):
             name = names.get(source.topic, source.topic.hex())
             known.add(f"{name}/{source.partition}")
             if topic in (name, source.topic.hex()) and source.partition == partition:
@@ -357,7 +373,7 @@ def _read(
     fate = verdict_of(catalog, lane, seal, source, offset)
     outputs: tuple[Made, ...] | None = ()
     if fate is Fate.FRESH:
-        parent = (source.partition, offset)
+        parent = parent_of(lane, source, offset)
         outputs = outputs_of(catalog, row.head, seal, parent, lane=lane, names=names)
     return Read(
         lane=lane,
@@ -368,4 +384,5 @@ def _read(
         code=seal.code,
         outputs=outputs,
         remade=is_remade(catalog, lane, seal),
+        together=together(lane, row.head, seal),
     )

@@ -1,10 +1,12 @@
 """Opening a catalog that is there, and choosing among its lanes.
 
-What it is: `opened`, `chosen`, and what a lane's name says of it.
+What it is: `opened`, `chosen`, what a lane's name says of it, and what its head: where it is kept
+(`database_of`), where it stands in its topics (`inputs_of`) and in Spark's batches (`next_batch_of`).
 What it must not know: what is done with the lanes.
 
 Invariants:
     Nothing is made: a mistyped URL, stage or lane is an error that names what there is.
+    The state of a wrapped job, which stands in its frontier like a topic, is never taken for one.
 """
 
 from __future__ import annotations
@@ -16,9 +18,20 @@ from dataclasses import dataclass
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.open import open_catalog
 from dedup.errors import InvalidUsage
-from dedup.model import Head
+from dedup.model import Frontier, Head, Source, TopicId
+from delivery.protocol.rest import rest_of
 
-__all__ = ["LaneName", "chosen", "database_id_of", "database_of", "name_of", "opened", "present"]
+__all__ = [
+    "LaneName",
+    "chosen",
+    "database_id_of",
+    "database_of",
+    "inputs_of",
+    "name_of",
+    "next_batch_of",
+    "opened",
+    "present",
+]
 
 #: A message that names what there is names so many.
 NAMED_MAX = 8
@@ -107,6 +120,33 @@ def database_of(head: Head) -> str | None:
 def database_id_of(head: Head) -> bytes:
     """Return the identity of the user's database that keeps a lane, which moves and copies keep."""
     return head.state[len(_IN_DATABASE) : len(_IN_DATABASE) + _IDENTITY_BYTES]
+
+
+def inputs_of(head: Head, frontier: Frontier | None = None) -> Frontier:
+    """Return where a lane stands in its topics, or another frontier of it does.
+
+    What is left out is no topic: in the lane of a wrapped job with state the next batch of Spark's
+    checkpoint is a position too, and so is that of every checkpoint that was given up for another.
+    """
+    every = head.frontier if frontier is None else frontier
+    if _state_of(head) is None:
+        return every
+    topics = {identity for _, identity in head.topics}
+    return Frontier.of((source, offset) for source, offset in every if source.topic in topics)
+
+
+def next_batch_of(head: Head) -> int | None:
+    """Return the next batch of the checkpoint of a wrapped job with state; None: it has none."""
+    state = _state_of(head)
+    return None if state is None else head.frontier.at(Source(state, 0))
+
+
+def _state_of(head: Head) -> TopicId | None:
+    """Return what a wrapped job's state is called in its lane's frontier, at rest or not."""
+    state = head.state
+    while (rest := rest_of(state)) is not None:
+        state = rest.state
+    return TopicId(state) if len(state) == _IDENTITY_BYTES else None
 
 
 def _is_of(name: LaneName, stage: str) -> bool:

@@ -23,26 +23,31 @@ from dedup.catalog.store import Blob
 from dedup.errors import InvalidUsage
 from dedup.formats.dropped import Verdict, decode_dropped
 from dedup.model import Head, Seal, Source
-from delivery.header import NAME, decode_headers
+from delivery.header import NAME, NO_PARENT, decode_headers
 from delivery.lateness import JUDGING
 from delivery.naming import NAMING
-from delivery.operate.opening import database_of
+from delivery.operate.opening import database_of, name_of, next_batch_of
 from delivery.outputs import decode_outputs
 from delivery.recipe import recipe_in
 from delivery.stage import ERROR
 from delivery.timing import TIMING
 
 __all__ = [
+    "OUTPUTS_MAX",
     "Attempt",
     "Fate",
     "Made",
     "Place",
+    "Together",
     "attempts_at",
     "error_of",
+    "is_of_job",
     "is_remade",
     "outputs_of",
+    "parent_of",
     "place_of",
     "readable",
+    "together",
     "verdict_of",
 ]
 
@@ -71,6 +76,8 @@ _FATES = {
 }
 
 
+#: Outputs without a parent that are told of one seal: those of a wrapped job are of a whole batch.
+OUTPUTS_MAX = 100
 #: What errors begin with for which a record is put aside before user code sees it.
 _UNSEEN = tuple(f"{InvalidUsage.__name__}: {op}: " for op in (NAMING, TIMING, JUDGING))
 
@@ -119,6 +126,56 @@ class Attempt:
     def document(self) -> dict[str, Any]:
         """Return it as plain data."""
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Together:
+    """A batch of a wrapped job, whose outputs are of all of its inputs together.
+
+    Attributes:
+        inputs: what it read, and `fresh`, what of that took effect.
+        outputs: how many it made.
+        state: whether the job keeps state: what it took in may come out of a later batch.
+    """
+
+    inputs: int
+    fresh: int
+    outputs: int
+    state: bool
+
+    def line(self, told: int) -> str:
+        """Return it in words, in front of so many outputs that are told one by one."""
+        later = "; what its state took in may come out of a later batch" if self.state else ""
+        if not self.outputs:
+            return f"its batch of {self.inputs} inputs made no outputs{later}"
+        first = f"; the first {told} are told" if told < self.outputs else ""
+        return (
+            f"it is one of {self.inputs} inputs, {self.fresh} of them fresh, of a batch that made "
+            f"{self.outputs} outputs; which of them come of which, only the job's plan knows{later}"
+            f"{first}"
+        )
+
+
+def together(lane: str, head: Head, seal: Seal) -> Together | None:
+    """Return what the batch was that a seal of a wrapped job is of; None: it is of no such job."""
+    if not is_of_job(lane):
+        return None
+    return Together(
+        inputs=seal.counts.read,
+        fresh=seal.counts.fresh,
+        outputs=seal.outputs.rows,
+        state=next_batch_of(head) is not None,
+    )
+
+
+def parent_of(lane: str, source: Source, offset: int) -> tuple[int, int]:
+    """Return what outputs of an input name as their parent: those of a wrapped job name none."""
+    return NO_PARENT if is_of_job(lane) else (source.partition, offset)
+
+
+def is_of_job(lane: str) -> bool:
+    """Tell whether it is the one lane of a wrapped job."""
+    return name_of(lane).reads == "all"
 
 
 def place_of(catalog: Catalog, lane: str, head: Head, source: Source, offset: int) -> Place:
@@ -185,11 +242,13 @@ def outputs_of(
 ) -> tuple[Made, ...] | None:
     """Return what was made of one input; None if outputs of this seal are not stored (any more).
 
+    Of those that have no parent only the first `OUTPUTS_MAX` are.
+
     Args:
         catalog: where they are stored.
         head: the lane's head, which says what it writes.
         seal: the seal that read the input.
-        parent: partition and offset of the input.
+        parent: partition and offset of the input, as `parent_of` says.
         lane: the lane.
         names: of topics, by their identities.
     """
@@ -200,7 +259,8 @@ def outputs_of(
     columns = decode_headers([dict(headers).get(NAME) for headers in rows.headers])
     mine = np.flatnonzero((columns.partitions == parent[0]) & (columns.offsets == parent[1]))
     found = []
-    for at in mine.tolist():
+    most = OUTPUTS_MAX if parent == NO_PARENT else None
+    for at in mine[:most].tolist():
         (one,) = rows.cut(at, at + 1)
         topic = head.writes[one.edge] if one.edge < len(head.writes) else b""
         found.append(

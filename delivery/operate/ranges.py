@@ -12,7 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from delivery.checker import Span
 from delivery.checker.columns import Base, Doubt, assumed
 from delivery.checker.evidence import Findings
 from delivery.checker.rows import Book, read_lane, read_row
+from delivery.operate.opening import inputs_of
 from delivery.operate.reach import Offsets
 from delivery.operate.stand import Stand
 
@@ -66,7 +67,8 @@ def ranged(
         if row is None or not offsets:
             _take(found, stand, lane, _Time(since_ms, until_ms))
             continue
-        wanted = {s: one for one in offsets for s, _ in row.head.frontier if one.holds(s, names)}
+        inputs = inputs_of(row.head)
+        wanted = {s: one for one in offsets for s, _ in inputs if one.holds(s, names)}
         if wanted:
             _take(found, stand, lane, _Places(wanted))
     return found
@@ -81,8 +83,10 @@ def _names(stand: Stand) -> dict[bytes, str]:
     }
 
 
-def range_document(lane: str, span: Span, names: Mapping[bytes, str]) -> dict[str, Any]:
-    """Return what was in question of a lane as plain data."""
+def range_document(
+    lane: str, span: Span, names: Mapping[bytes, str], states: Container[Source] = ()
+) -> dict[str, Any]:
+    """Return what was in question of a lane as plain data, without what is of no topic."""
     empty = span.last < span.first
     return {
         "lane": lane,
@@ -96,6 +100,7 @@ def range_document(lane: str, span: Span, names: Mapping[bytes, str]) -> dict[st
                 "end": end,
             }
             for source, end in span.end
+            if source not in states
         ],
     }
 
@@ -261,7 +266,7 @@ def _check_read(
     stand: Stand, lanes: Sequence[str], offsets: Sequence[Offsets], names: Mapping[bytes, str]
 ) -> None:
     rows = [row for lane in lanes if (row := stand.rows.get(lane)) is not None]
-    sources = sorted({source for row in rows for source, _ in row.head.frontier})
+    sources = sorted({source for row in rows for source, _ in inputs_of(row.head)})
     for one in offsets:
         if not any(one.holds(source, names) for source in sources):
             known = sorted(f"{names.get(s.topic, s.topic.hex())}/{s.partition}" for s in sources)

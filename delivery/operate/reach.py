@@ -148,12 +148,18 @@ class Reach:
         catalog: the catalog as it stood.
         cluster: the topics; their bounds are asked for once.
         given_up: partitions of topics that are gone, and that lanes read no more.
+        states: what stands in frontiers and is of no topic.
     """
 
     def __init__(
-        self, catalog: Catalog, cluster: Cluster, given_up: frozenset[Source] = frozenset()
+        self,
+        catalog: Catalog,
+        cluster: Cluster,
+        given_up: frozenset[Source] = frozenset(),
+        states: frozenset[Source] = frozenset(),
     ) -> None:
         self._catalog, self._cluster, self._given_up = catalog, cluster, given_up
+        self._empty = given_up | states
         self._bounds: dict[TopicId, Bounds] = {}
 
     def bounds(self, topic: TopicId) -> Bounds:
@@ -230,8 +236,8 @@ class Reach:
         made = begun(self._catalog, lane, row)
         names = self._cluster.names()
         for source, end in ends:
-            if source in self._given_up:
-                continue  # there is nothing of it, which is said
+            if source in self._empty:
+                continue  # there is nothing of it; of what was given up that is said
             low = self.bounds(source.topic).low.at(source) or 0
             start = (made.start.at(source) if made is not None else None) or 0
             if base is not None:

@@ -16,7 +16,7 @@ from typing import Any
 from dedup.catalog.catalog import Catalog
 from dedup.model import LaneRow
 from delivery.operate.databases import Kept
-from delivery.operate.opening import database_of, name_of
+from delivery.operate.opening import database_of, inputs_of, name_of
 
 __all__ = ["Stage", "stages"]
 
@@ -126,7 +126,7 @@ def _stage(
         lanes=len(rows),
         seals=sum(row.head.ref.seq for row in rows),
         pending=sum(row.head.ref.seq - row.settled for row in rows),
-        records=sum(offset for row in rows for _, offset in row.head.frontier),
+        records=sum(offset for row in rows for _, offset in inputs_of(row.head)),
         dead_letters=sum(_dead_letters(catalog, lane, row) for lane, row in lanes.items()),
         age_ms=max(0, now_ms - max(sealed)) if sealed else None,
         databases=_once(

@@ -1,7 +1,7 @@
 """How a catalog and its topics stood when an audit began.
 
 What it is: `Stand`: heads and lists of one moment, receivers first, and what was sealed since;
-`given_up`, what of a row is of topics that are gone for good.
+`given_up`, what of a row is of topics that are gone for good, and `states`, what is of none.
 What it must not know: what is proved of it.
 
 Invariants:
@@ -16,11 +16,12 @@ from dedup.catalog.catalog import Catalog
 from dedup.errors import Corrupt
 from dedup.model import LaneRow, Source
 from delivery.operate.logs import Cluster
+from delivery.operate.opening import inputs_of
 from delivery.operate.reach import Reach
 from delivery.operate.snapshot import Snapshot
 from delivery.protocol.senders import Mark
 
-__all__ = ["Stand", "given_up"]
+__all__ = ["Stand", "given_up", "states"]
 
 
 class Stand:
@@ -50,8 +51,16 @@ class Stand:
         for found in self.given_up.values():
             # A lane that had read less of it owes nothing: there is nothing to read.
             ends |= {s: min(at, ends.get(s, at)) for s, at in found.items()}
-        self.cluster = cluster.with_gone(ends) if ends else cluster
-        self.reach = Reach(self.catalog, self.cluster, frozenset(ends))
+        #: What is no topic in the frontiers of wrapped jobs: there is no record in it.
+        self.states: dict[Source, int] = {
+            source: at
+            for row in self.rows.values()
+            if row is not None
+            for source, at in states(row)
+        }
+        empty = ends | self.states
+        self.cluster = cluster.with_gone(empty) if empty else cluster
+        self.reach = Reach(self.catalog, self.cluster, frozenset(ends), frozenset(self.states))
         self._since: dict[str, tuple[int, int] | None] = {}
 
     @property
@@ -99,6 +108,12 @@ def given_up(row: LaneRow, cluster: Cluster) -> dict[Source, int]:
     reads = {identity for _, identity in row.head.topics}
     return {
         source: offset
-        for source, offset in row.head.frontier
+        for source, offset in inputs_of(row.head)
         if source.topic not in reads and source.topic not in cluster.topics()
     }
+
+
+def states(row: LaneRow) -> list[tuple[Source, int]]:
+    """Return the positions of a row that are of Spark's checkpoints, not of topics."""
+    inputs = inputs_of(row.head)
+    return [(source, at) for source, at in row.head.frontier if inputs.at(source) is None]

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dedup.catalog.catalog import Catalog
 from dedup.errors import DeliveryError
 from delivery.kafka.port import Client
-from delivery.operate.opening import database_of
+from delivery.operate.opening import database_of, inputs_of
 from delivery.watch.brokers import Brokers, Seen
 from delivery.watch.exposition import Samples
 from delivery.watch.guarantee import State, guarantee
@@ -140,7 +140,7 @@ class Collector:
             own = {**names, "lane": lane}
             found.add("delivery_lane_seals_total", row.head.ref.seq, **own)
             found.add("delivery_lane_acknowledged_seals_total", row.ack.seq, **own)
-            sealed = sum(offset for _, offset in row.head.frontier)
+            sealed = sum(offset for _, offset in inputs_of(row.head))
             found.add("delivery_lane_sealed_offsets_total", sealed, **own)
 
 

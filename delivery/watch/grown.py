@@ -6,7 +6,8 @@ What it must not know: the clock, how it is shown.
 Invariants:
     A lane that began with the stage is not taken for a new partition's, however late its first
     record comes.
-    Whoever re-keys, reads what is re-keyed, or what stages make, misses nothing.
+    Whoever re-keys, reads what is re-keyed, or what stages make, misses nothing; nor does whoever
+    names records by their place: keys may move as they like, and every repeat counts anyhow.
     Time is lane time: a stage that stands still forgets nothing, and is not past its window either.
 """
 
@@ -16,7 +17,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from dedup.model import LaneRow, Source, TopicId
-from delivery.operate.opening import database_of
+from delivery.naming import EACH_TOPICS, PLACE
+from delivery.operate.opening import database_of, inputs_of
 from delivery.watch.rows import Rows, StageRows
 from delivery.watch.tally import Tallies
 from delivery.watch.waiting import Doors
@@ -56,8 +58,10 @@ def grown(
     made = {topic for one in rows.stages for topic in one.writes}
     topics: dict[TopicId, dict[Source, str]] = {}
     for lane, row in stage.lanes.items():
+        if row.head.named.removeprefix(EACH_TOPICS) == PLACE:
+            continue  # a place is in one partition, and no key has anything to do with it
         # A lane over all partitions knows a repeat wherever it lies.
-        sources = [source for source, _ in row.head.frontier if source.topic not in made]
+        sources = [source for source, _ in inputs_of(row.head) if source.topic not in made]
         if len(sources) == 1 and database_of(row.head) is None:
             topics.setdefault(sources[0].topic, {})[sources[0]] = lane
     for topic, lanes in topics.items():

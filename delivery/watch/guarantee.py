@@ -20,7 +20,7 @@ from dedup.errors import DeliveryError
 from dedup.expiry import WINDOW_MS_DEFAULT
 from dedup.model import LaneRow, Source, TopicId
 from delivery.naming import KEYS_MOVED
-from delivery.operate.opening import database_of
+from delivery.operate.opening import database_of, inputs_of
 from delivery.watch.grown import grown
 from delivery.watch.reasons import UNKNOWN, Kind, Reason, State, by_seals
 from delivery.watch.rows import Rows, StageRows
@@ -191,7 +191,7 @@ def _inputs(stage: StageRows, doors: Doors) -> Iterator[Reason]:
     for lane, row in stage.lanes.items():
         if database_of(row.head) is not None:
             continue
-        for source, offset in row.head.frontier:
+        for source, offset in inputs_of(row.head):
             low, end = doors.low(source), doors.end(source)
             if low is None or end is None:
                 continue  # its topic is gone, which is said once

@@ -19,7 +19,7 @@ from typing import Any
 
 from dedup.catalog.catalog import Catalog
 from dedup.model import LaneRow, Source
-from delivery.operate.opening import database_of
+from delivery.operate.opening import database_of, inputs_of
 from delivery.watch.rows import Rows, StageRows
 from delivery.watch.waiting import Doors, delivered_to, guessed_ms
 
@@ -147,7 +147,7 @@ class _Look:
         for row in self._rows.values():
             if database_of(row.head) is not None:
                 continue
-            for source, offset in row.head.frontier:
+            for source, offset in inputs_of(row.head):
                 missing = (self._doors.end(source) or 0) - offset
                 # Of several lanes that read a partition the one furthest behind is asked for.
                 if missing > behind.get(source, (0, 0))[0]:
@@ -182,7 +182,7 @@ class _Look:
     def _lane(self, lane: str, row: LaneRow) -> LaneLag:
         if database_of(row.head) is not None:
             return _elsewhere(lane)
-        missing = {source: self._missing(source, offset) for source, offset in row.head.frontier}
+        missing = {source: self._missing(source, at) for source, at in inputs_of(row.head)}
         behind = _sum(missing.values())
         times = [self._since(row, source) for source, count in missing.items() if count]
         known = [made for made in times if made is not None]

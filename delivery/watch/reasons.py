@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from delivery.operate.opening import inputs_of
 from delivery.watch.rows import Rows, StageRows
 from delivery.watch.tally import Tallies
 
@@ -128,7 +129,7 @@ def _named_otherwise(
     made = {topic for one in rows.stages for topic in one.writes}
     for lane, row in stage.lanes.items():
         change = tallies.lanes[lane].change if lane in tallies.lanes else None
-        if change is None or made.issuperset(source.topic for source, _ in row.head.frontier):
+        if change is None or made.issuperset(source.topic for source, _ in inputs_of(row.head)):
             continue
         until_ms = change.time_ms + window_ms
         if row.head.lane_time_ms < until_ms:

@@ -224,6 +224,7 @@ class StageDriver:
         with suppress(DeliveryError):
             self._bench.close()
         self._emitter.close()
+        self._hints.close()
         self._client.close()
 
     # Batches ----------------------------------------------------------------------------------
@@ -244,8 +245,7 @@ class StageDriver:
             self._enter_again(planned)
         self._drain()
         for name, topic in self._wrapped.topics.items():
-            ends = {s.partition: offset for s, offset in planned.end if s.topic == topic.id}
-            self._hints.tell(name, ends)
+            self._hints.tell(name, {s.partition: o for s, o in planned.end if s.topic == topic.id})
         done = difference(self.counters, before)
         seq = self._runner.state.lane.known.ref.seq
         LOG.debug(

@@ -56,6 +56,9 @@ def forget_state(plan: Plan, pipeline: str, stage: str, root: str) -> None:
             minted_at_ms=minted,
             lane_time_ms=row.head.lane_time_ms,
             code="state forgotten",
+            # It reads nothing, and says the same as its neighbours of what they read.
+            window_ms=row.head.window_ms,
+            named=row.head.named,
         )
         head = replace(advance(row.head, seal), state=state.topic)
         if not catalog.append(lane, ref, head, seal):

@@ -24,9 +24,10 @@ from delivery.header import NAME, decode_header
 from delivery.host.spec import StageSpec
 from delivery.kafka.port import Client
 from delivery.operate.auditing import Terms, audit
-from delivery.operate.explaining import Reading, explain
+from delivery.operate.explaining import explain
 from delivery.operate.finding import places_of_id
 from delivery.operate.logs import Cluster
+from delivery.operate.story import Reading
 from delivery.records import Record
 from tests.acceptance.pricing import Pipeline
 from tests.acceptance.truth import Logs, Truth

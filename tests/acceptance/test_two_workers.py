@@ -11,6 +11,7 @@ import pytest
 
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.open import open_store
+from delivery.operate.differing import StageDifferences, differences
 from tests.acceptance.kit import Trial, Worker, prove, shares
 from tests.acceptance.pricing import Pipeline
 
@@ -20,6 +21,8 @@ BUNDLE_ROWS = 100
 MINUTE_SECONDS = 60.0
 #: Parts in which they come then.
 PARTS = 120
+#: What the code of each stage never says twice.
+RANDOM = {"price": ("value.nonce", "value.at"), "ship": ("value.parcel",)}
 
 
 def in_vain(trial: Trial) -> float:
@@ -41,6 +44,17 @@ def won_and_lost(trial: Trial) -> tuple[int, int]:
     return sum(row.head.ref.seq for row, _ in mine), sum(len(lost) for _, lost in mine)
 
 
+def unlike(trial: Trial) -> dict[str, StageDifferences]:
+    """Return what executions of each stage differed in, as an operator is told."""
+    store = open_store(trial.pipeline.catalog)
+    try:
+        lanes = [lane for lane in store.lanes() if lane.startswith(trial.pipeline.name)]
+        found = differences(Catalog(store), lanes)
+    finally:
+        store.close()
+    return {one.stage.rpartition("/")[2]: one for one in found}
+
+
 def counters(worker: Worker) -> dict[str, int]:
     """Return what a worker said of itself at its end."""
     said: dict[str, int] = json.loads(worker.said.read_text().splitlines()[-1])["counters"]
@@ -59,6 +73,11 @@ def test_two_workers_on_all_lanes_neither_double_nor_starve(
     prove(trial)
     assert sum(counters(worker)["lost"] for worker in workers) > 0, "they met"
     assert in_vain(trial) < 0.5
+    told = unlike(trial)
+    assert sum(one.unlike for one in told.values()) > 0, "what losers had made is still there"
+    for stage, drawn in RANDOM.items():
+        one = told[stage]
+        assert dict(one.fields) == (dict.fromkeys(drawn, one.unlike) if one.unlike else {})
 
 
 @pytest.mark.slow

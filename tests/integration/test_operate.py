@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -87,12 +88,13 @@ class Shop:
             worker.close()
 
     def records(self, name: str) -> list[Record]:
-        """Everything in a topic."""
+        """Everything in a topic, by partition and offset."""
         with open_client(self.kafka) as client:
             cluster = Cluster(client)
             topic = cluster.topic(name)
             bounds = cluster.bounds(topic)
-            return [one for b in cluster.read(topic, bounds.low, bounds.high) for one in b]
+            every = [one for b in cluster.read(topic, bounds.low, bounds.high) for one in b]
+        return sorted(every, key=lambda one: (one.source, one.offset))
 
     def send(self, name: str, rows: list[Sent]) -> None:
         with open_client(self.kafka) as client:
@@ -296,3 +298,54 @@ def test_options_of_kafka_come_from_a_file(shop: Shop, tmp_path: Path) -> None:
     said = called("audit", shop.url, "--kafka", shop.kafka, *more, code=2).stderr
     assert "write key=value" in said
     assert "password" not in said
+
+
+# Sending again ------------------------------------------------------------------------------------
+
+#: Partition, key, value and headers: everything but where a record lies and since when.
+Bits = tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]
+
+
+def bits(records: Iterable[Record]) -> dict[tuple[str, int], list[Bits]]:
+    """Return the contents of records by sender and partition, in their order there, copies once."""
+    found: dict[tuple[str, int], dict[Bits, None]] = {}
+    for one in records:
+        partition = one.source.partition
+        content = (partition, one.key, one.value, tuple(one.headers))
+        found.setdefault((header_of(one).mark.sender, partition), {})[content] = None
+    return {place: list(every) for place, every in found.items()}
+
+
+def test_a_window_is_sent_into_another_topic_bit_for_bit(shop: Shop) -> None:
+    lane, copy = f"shop/price/{shop.orders}-0", f"{shop.priced}.{uuid.uuid4().hex[:8]}"
+    with open_client(shop.kafka) as client:
+        client.create(copy, TopicSettings(partitions=PARTITIONS + 1))
+    before = shop.records(shop.priced)
+    asked = ("replay", "price", "--lane", f"{shop.orders}-0", "--seqs", "2..3", "--to", copy)
+    assert told(shop, *asked)["done"] is False
+    assert shop.records(copy) == []
+    (done,) = told(shop, *asked, "--yes")["lanes"]
+    wanted = [
+        one for one in before if (mark := header_of(one).mark).sender == lane and 2 <= mark.seq <= 3
+    ]
+    assert len(shop.records(copy)) == done["sent"] == done["records"] > 0
+    assert bits(shop.records(copy)) == bits(wanted)
+    assert shop.records(shop.priced) == before
+    story = told(shop, "explain", "--offset", f"{copy}/{wanted[0].source.partition}/0")
+    assert "does not know as one of this topic" in story["origin"]["standing"]
+
+
+def test_what_is_sent_again_into_its_topic_is_the_same_and_takes_no_effect(
+    kafka: Kafka, tmp_path: Path
+) -> None:
+    shop = planted(kafka, tmp_path, 60)
+    before, shipped = shop.records(shop.priced), shop.records(shop.shipped)
+    ends = Counter(one.source for one in before)
+    lanes = told(shop, "replay", "price", "--yes")["lanes"]
+    tail = [one for one in shop.records(shop.priced) if one.offset >= ends[one.source]]
+    assert len(tail) == sum(one["sent"] for one in lanes) > 0
+    assert bits(tail) == bits(before)
+    shop.run()
+    assert shop.records(shop.shipped) == shipped
+    found = told(shop, "audit", "--finished")
+    assert (found["verdict"], found["findings"], found["unproved"]) == ("exact", [], {})

@@ -143,6 +143,7 @@ def test_state_that_is_lost_or_old_is_refused_until_somebody_says_what_is_meant(
     d.forget_state(stage="report", checkpoint=str(job.checkpoint))
     run(driver, job)
     windows_exact(job, RECORDS)
+    job.prove()
 
 
 def test_the_state_that_the_next_start_reads_is_that_of_the_run_that_counted(

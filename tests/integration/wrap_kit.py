@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -24,11 +25,17 @@ from delivery.kafka.opening import open_client
 from delivery.kafka.port import TopicSettings
 from delivery.microbatch.offsets import checkpoint_at
 from delivery.naming import id_from, per_topic
+from delivery.operate.auditing import Terms, audit
+from delivery.operate.logs import Cluster
 from delivery.services.kafka import Kafka
+from delivery.watch.lag import lag
+from delivery.watch.rows import read_rows
+from delivery.watch.waiting import Doors
 from delivery.wrap.positions import state_source
 from tests.acceptance.kit import ROOT, Worker, publish
 from tests.acceptance.reading import logs_of
 from tests.acceptance.traffic import Row
+from tests.integration.wrap_stories import Stories
 
 #: A session takes a quarter of a minute to start on a busy machine.
 JOB_SECONDS_MAX = 400.0
@@ -177,6 +184,25 @@ class Job:
         finally:
             store.close()
         assert not findings, "\n".join(map(str, findings))
+        self._asked_by_its_operator()
+
+    def _asked_by_its_operator(self) -> None:
+        """Hold what the operator's verbs say to the same: it is proved, and nothing waits."""
+        with (
+            open_client(self.kafka) as client,
+            contextlib.closing(open_store(self.catalog)) as store,
+        ):
+            catalog = Catalog(store)
+            found = audit(catalog, Cluster(client), [self.lane], Terms(finished=True))
+            said = (found.verdict, dict(found.unproved), dict(found.given_up))
+            assert said == ("exact", {}, {}), found.document()
+            rows = read_rows(catalog, [self.lane])
+            (stage,) = lag(catalog, rows, Doors(client), time.time_ns() // 1_000_000).stages
+            waits = (stage.behind, stage.waiting_ms, stage.pending, stage.late_ms)
+            assert waits == (0, 0, 0, 0), stage
+            inputs = {topic: logs_of(client, topic) for topic in (f"{self.name}.in", *self.beside)}
+            stories = Stories(catalog, self.lane, inputs, logs_of(client, f"{self.name}.out"))
+            stories.check(Cluster(client), self.name)
 
 
 def each_once(job: Job, last: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delivery.buffers import blobs, numbers
+from delivery.buffers import blobs, bytes_of, numbers, numbers_of
 
 INTS = {
     pa.uint16(): (0, 2**16 - 1),
@@ -48,11 +48,32 @@ def test_numbers_are_those_of_arrow(kind, data):
 
 
 @patient
+@given(data=st.data())
+@pytest.mark.parametrize("kind", INTS, ids=str)
+def test_numbers_come_back_from_a_part_of_a_column(kind, data):
+    values = data.draw(st.lists(st.integers(*INTS[kind]), max_size=20))
+    first = data.draw(st.integers(0, len(values)))
+    rows = data.draw(st.integers(0, len(values) - first))
+    found = numbers_of(pa.array(values, kind).slice(first, rows))
+    assert found.tolist() == values[first : first + rows]
+
+
+@patient
 @given(values=nullable(st.binary(max_size=9)))
 def test_bytes_are_those_of_arrow(values):
     made = blobs(values, pa.binary())
     made.validate(full=True)
     assert made.equals(pa.array(values, pa.binary()))
+
+
+@patient
+@given(values=nullable(st.binary(max_size=9)), data=st.data())
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()], ids=str)
+def test_bytes_come_back_from_a_part_of_a_column(kind, values, data):
+    first = data.draw(st.integers(0, len(values)))
+    rows = data.draw(st.integers(0, len(values) - first))
+    column = pa.array(values, kind).slice(first, rows)
+    assert bytes_of(column) == values[first : first + rows]
 
 
 @patient

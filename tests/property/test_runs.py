@@ -65,6 +65,15 @@ def test_a_run_holds_what_was_written_and_nothing_else(held, others):
 
 
 @modest
+@given(HELD.filter(bool))
+def test_what_is_written_at_once_is_what_is_written_piece_by_piece(held):
+    with tempfile.TemporaryDirectory() as directory:
+        whole, merged = Path(directory) / "whole", Path(directory) / "merged"
+        merge_runs(merged, [write(whole, held)], lambda *_: True)
+        assert merged.read_bytes() == whole.read_bytes()
+
+
+@modest
 @given(st.lists(HELD, min_size=1, max_size=4), st.sets(st.integers(0, 5)))
 def test_a_merge_keeps_of_each_id_the_oldest_seal_that_counts(several, dropped):
     expected: dict[tuple[int, int], tuple[int, int]] = {}

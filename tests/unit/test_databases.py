@@ -11,8 +11,9 @@ import pytest
 from dedup.catalog.catalog import Catalog
 from dedup.errors import InvalidUsage
 from delivery.operate.databases import Kept, with_databases
-from delivery.operate.explaining import Reading, Story, explain
+from delivery.operate.explaining import explain
 from delivery.operate.logs import Cluster
+from delivery.operate.story import Reading, Story
 from sinks.sql import SqliteLedger
 from tests.unit.house import House
 from tests.unit.memory_kafka import MemoryClient

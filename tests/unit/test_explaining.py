@@ -14,9 +14,10 @@ from dedup.model import Incarnation, RecordId
 from delivery.header import NAME, Header, decode_header, encode_header
 from delivery.operate.accepting import accept
 from delivery.operate.compaction import Rules, tidy
-from delivery.operate.explaining import Story, explain
+from delivery.operate.explaining import explain
 from delivery.operate.finding import places_of_id
 from delivery.operate.logs import Cluster
+from delivery.operate.story import Story
 from delivery.records import Record
 from tests.unit.collect_kit import raced
 from tests.unit.house import LANE, House

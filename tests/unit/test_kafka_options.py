@@ -165,8 +165,10 @@ def test_an_unknown_library_is_refused() -> None:
         open_client(NOWHERE, {}, "pykafka")
 
 
-def test_without_a_choice_the_fast_library_serves() -> None:
+def test_without_a_choice_our_own_sockets_serve_and_the_fast_library_answers() -> None:
     with open_client(NOWHERE) as client:
+        assert client.library == "wire"
+    with open_client(NOWHERE, {"security.protocol": "ssl"}) as client:
         assert client.library == "confluent"
 
 

@@ -90,12 +90,18 @@ def wrapped(plan: Plan, spark: Any) -> None:
 @pytest.mark.parametrize(
     "begin", [resident.start, microbatch.start, wrapped], ids=["resident", "micro-batch", "wrapped"]
 )
+@pytest.mark.parametrize("master", ["yarn", "spark://somewhere:7077"])
 def test_a_catalog_in_a_file_is_refused_where_executors_have_files_of_their_own(
-    begin: Callable[[Plan, Any], object], driver: Path, monkeypatch: pytest.MonkeyPatch
+    begin: Callable[[Plan, Any], object],
+    master: str,
+    driver: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stream = Stream("kafka", {"subscribe": "in"})
     monkeypatch.setattr(source, "_stream", lambda _reader, _plan: stream)
-    spark = SimpleNamespace(sparkContext=SimpleNamespace(master="yarn"))
-    with pytest.raises(InvalidUsage, match=r"sqlite:shop.db on yarn: SQLite serves one machine"):
+    spark = SimpleNamespace(sparkContext=SimpleNamespace(master=master))
+    with pytest.raises(
+        InvalidUsage, match=f"sqlite:shop.db on {master}: SQLite serves one machine"
+    ):
         begin(plan("sqlite:shop.db"), spark)
     assert not list(driver.iterdir()), "nothing was opened"

@@ -13,7 +13,7 @@ from dedup.catalog.memory import MemoryStore
 from dedup.model import Source
 from delivery.checker import Log
 from delivery.operate import copies, explaining
-from delivery.operate.explaining import Fate
+from delivery.operate.places import Fate
 from tests.acceptance import telling
 from tests.unit.collect_kit import raced
 from tests.unit.house import LANE, House

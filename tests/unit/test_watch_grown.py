@@ -12,6 +12,7 @@ from dedup.model import Frontier, Source
 from delivery.batch import batches_of
 from delivery.protocol import messages as m
 from delivery.records import Record
+from delivery.stage import Policy
 from delivery.watch.guarantee import Kind, Reason, guarantee
 from delivery.watch.rows import read_rows
 from delivery.watch.tally import Tallies
@@ -36,11 +37,12 @@ def write(house: House, number: int, *names: str) -> None:
         house.broker.append(partition(house, number), record)
 
 
-def ran(house: House, number: int, stage: str = "price") -> int:
+def ran(house: House, number: int, stage: str = "price", said: str = "") -> int:
     """Run the lane of a partition to the end of its log; return when its clock says it began."""
     source, begun_ms = partition(house, number), house.now
     reader = MemoryReader(house.broker, "in", [source])
-    runner = house.runner(f"shop/{stage}/in-{number}", reader=reader)
+    policy = Policy(named=said)
+    runner = house.runner(f"shop/{stage}/in-{number}", reader=reader, policy=policy)
     end = house.broker.high([source])
     high = end.at(source) or 0
     runner.tell(m.Opened(Frontier.of([(source, 0)])))
@@ -172,6 +174,28 @@ def test_who_re_keys_or_reads_what_stages_make_misses_nothing(house: House) -> N
     feeding = house.runner("shop/feed/raw-0", reads="out", writes=("in",))
     house.done(feeding, topic="out")
     assert reasons(house) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kinds"),
+    [
+        ("place", "place", []),
+        ("header:id", "header:id", [Kind.PARTITIONS_GREW]),
+        # What it was named by counts no more; what is said of the change is not this.
+        ("header:id", "place", []),
+    ],
+)
+def test_who_names_records_by_their_place_has_no_keys_that_could_move(
+    house: House, before: str, after: str, kinds: list[Kind]
+) -> None:
+    for number in (0, 1):
+        write(house, number, f"a{number}")
+        ran(house, number, said=before)
+    house.now += HOUR_MS
+    for number in (0, 1, 2):
+        write(house, number, f"b{number}")
+        ran(house, number, said=after)
+    assert [one.kind for one in reasons(house) if one.kind is Kind.PARTITIONS_GREW] == kinds
 
 
 def test_a_lane_that_has_only_begun_is_looked_at_again(house: House) -> None:

@@ -139,6 +139,11 @@ def _story(lane: Lane, filters: LaneFilters | None) -> list[str]:
         ("pending", pending + since),
         ("collected", f"seq {lane.collected}"),
         *(("frontier", f"{at.topic} {at.partition}: {at.offset}") for at in lane.frontier),
+        *(
+            [("state", f"goes on with batch {lane.next_batch}")]
+            if lane.next_batch is not None
+            else []
+        ),
         *(("delivered", f"{at.topic} {at.partition}: {at.offset}") for at in lane.delivered),
         ("lane time", when(lane.lane_time_ms) if lane.lane_time_ms else "-"),
         ("window", ago(lane.window_ms)),

@@ -54,9 +54,9 @@ def command(
     duplicate or a remnant, and what was made of it, as long as that is stored. Lanes that a receiver
     keeps in a database are looked up there. Kafka is not asked; `delivery explain` does.
     """
-    from dedup.ids import named  # noqa: PLC0415  keeps --help light
-    from delivery.operate import lookup  # noqa: PLC0415  see above
+    from delivery.operate import lookup  # noqa: PLC0415  keeps --help light
     from delivery.operate.databases import with_databases  # noqa: PLC0415  see above
+    from delivery.operate.finding import id_of_name  # noqa: PLC0415  see above
     from delivery.operate.opening import chosen, opened  # noqa: PLC0415  see above
 
     if sum(asked is not None for asked in (hexadecimal, name, offset)) != 1:
@@ -79,7 +79,11 @@ def command(
             lines += [*(one.line() for one in told), *_unnamed(made)]
             out.result("\n".join(lines), document)
             return
-        record_id = lookup.id_of_hex(hexadecimal) if hexadecimal else named((name or "").encode())
+        record_id = (
+            lookup.id_of_hex(hexadecimal)
+            if hexadecimal
+            else id_of_name(catalog, (name or "").encode(), lanes)
+        )
         decisions, makers = lookup.look_up_id(catalog, record_id, lanes)
     lines = [f"id {record_id.hex()}"]
     lines += [line for decision in decisions for line in _decision(decision)]
@@ -136,6 +140,8 @@ def _read(one: Read, kept: Kept | None) -> list[str]:
         return [f"{one.lane}: {one.fate}"]
     code = f", code {one.code}" if one.code else ""
     lines = [f"{one.lane}: {one.fate}, sealed by seq {one.seq}, {when(one.sealed_ms)}{code}"]
+    if one.together is not None and one.fate == "fresh":
+        lines.append(f"  {one.together.line(len(one.outputs or ()))}")
     lines += [
         f"  output {made.id} to {made.topic} partition {made.partition}, key {made.key}, "
         f"{made.size} bytes"
@@ -149,6 +155,6 @@ def _read(one: Read, kept: Kept | None) -> list[str]:
         )
     elif one.outputs is None:
         lines.append("  its outputs are delivered, and were collected here")
-    elif not one.outputs and one.fate == "fresh":
+    elif not one.outputs and one.fate == "fresh" and one.together is None:
         lines.append("  nothing was made of it, or there is no record at this offset")
     return lines
