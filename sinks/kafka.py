@@ -21,12 +21,16 @@ from delivery import InvalidUsage
 from delivery.batch import Emissions, Rows
 from delivery.kafka.partitioner import partitions_of
 from delivery.kafka.port import MESSAGE_BYTES_MIN, Client, Topic
+from delivery.kafka.waiting import Link, Watched
 from delivery.ports import Frontier, Sending, Source, TopicId
 from delivery.sinks import Kind
 
 __all__ = ["KafkaEmitter", "examined"]
 
 LOG = logging.getLogger(__name__)
+
+#: How long nobody looks whether something has landed, where nothing tells.
+UNTOLD_SECONDS = 0.002
 
 
 class KafkaEmitter:
@@ -108,6 +112,12 @@ class KafkaEmitter:
             return self._landed(frontier, behind)
         self._doubtful = False
         return None
+
+    def watched(self, seconds: float) -> tuple[Sequence[Link], float]:
+        """Return over which connections news comes of what is on its way; see `Watched`."""
+        if isinstance(self._producer, Watched):
+            return self._producer.watched(seconds)
+        return (), min(seconds, UNTOLD_SECONDS)
 
     def close(self) -> None:
         """Let go of the producer. May be called twice."""

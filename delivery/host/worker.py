@@ -36,6 +36,7 @@ from delivery.host.lane import LaneTask
 from delivery.host.outbox import Road
 from delivery.host.outdated import refuse_outdated
 from delivery.host.progress import LaneProgress, Progress
+from delivery.host.reading import read
 from delivery.host.senders import Senders, Writers, logs_of
 from delivery.host.spec import Plan, StageSpec
 from delivery.kafka.opening import open_client
@@ -47,12 +48,11 @@ from delivery.sinks import close_sink
 
 LOG = logging.getLogger(__name__)
 
-#: What one poll returns at most.
-POLL_RECORDS_MAX = 20_000
-POLL_BYTES_MAX = 4 * 1024 * 1024
 #: How long a poll waits when nothing is there.
 POLL_SECONDS = 0.05
 #: The same while records are on their way out, or an acknowledgement waits.
+SETTLING_SECONDS = 0.01
+#: The same while something is under way at a store.
 BUSY_SECONDS = 0.002
 #: How often monitors of consumer groups are told where we stand.
 HINT_SECONDS = 5.0
@@ -230,7 +230,10 @@ class Worker:
 
     def _patience(self, lanes: Sequence[LaneTask]) -> float:
         """Return how long to wait for records where there are none."""
-        return BUSY_SECONDS if self._busy(lanes) else POLL_SECONDS
+        if not self._busy(lanes):
+            return POLL_SECONDS
+        # What stores do in threads wakes nobody who waits for sockets.
+        return BUSY_SECONDS if self._errands is not None else SETTLING_SECONDS
 
     def _emit(self, lanes: Sequence[LaneTask]) -> bool:
         """Look at what is on its way, and begin more where there is room."""
@@ -274,17 +277,13 @@ class Worker:
             check(lane)
 
     def _read(self, seconds: float) -> bool:
-        """Poll every consumer; wait so long if there is nothing anywhere."""
+        """Give lanes what there is; wait so long if there is nothing anywhere and nothing lands."""
         got = False
-        for name, consumer in self._consumers.items():
-            timeout = 0.0 if got else seconds / len(self._consumers)
-            for fetched in consumer.poll(
-                max_records=POLL_RECORDS_MAX, max_bytes=POLL_BYTES_MAX, timeout=timeout
-            ):
-                got = True
-                lane = self._lanes.get(fetched.source, {}).get(name)
-                if lane is not None:
-                    lane.take(fetched.batch, fetched.position)
+        for name, fetched in read(self._consumers, self._emitters.values(), seconds):
+            got = True
+            lane = self._lanes.get(fetched.source, {}).get(name)
+            if lane is not None:
+                lane.take(fetched.batch, fetched.position)
         return got
 
     def _hold_back(self) -> None:

@@ -238,7 +238,7 @@ class _Lanes:
         lane.take(empty(source), end)
         lane.end_at(end)
         if lane.stopped is None:
-            lane.prepare(together=False)
+            lane.prepare()
             lane.tell(lane.perform(lane.appends()))
             lane.hand_over()
             self._road.begin([one.outbox for one in self._lanes.values()])

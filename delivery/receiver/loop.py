@@ -30,10 +30,11 @@ from delivery.host.adapters import open_reader
 from delivery.host.clock import SystemClock
 from delivery.host.counters import Counters
 from delivery.host.ends import ended
+from delivery.host.reading import POLL_BYTES_MAX, POLL_RECORDS_MAX
 from delivery.host.reminding import remind_of_lanes
 from delivery.host.senders import Senders, Writers, logs_of
 from delivery.host.spec import Plan, StageSpec
-from delivery.host.worker import POLL_BYTES_MAX, POLL_RECORDS_MAX, POLL_SECONDS
+from delivery.host.worker import POLL_SECONDS
 from delivery.kafka.opening import open_client
 from delivery.kafka.port import Bounds, Client, Consumer, Topic
 from delivery.life.guard import refuse_at_rest

@@ -17,20 +17,20 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from dedup.model import TopicId
 from delivery.kafka.outages import gone
 from delivery.kafka.port import RECONNECT_MS_MAX
 from delivery.kafka.reaching import addresses
+from delivery.kafka.waiting import await_news
 from delivery.kafka.wire import protocol
 from delivery.kafka.wire.connection import (
     CONNECT_SECONDS_MAX,
     Connection,
     Lost,
     answered,
-    await_any,
     dialled,
 )
 from delivery.kafka.wire.protocol import Metadata, Node, Part
@@ -132,10 +132,14 @@ class Cluster:
             self._home.popleft()()
         self._look()
 
+    def watched(self, seconds: float) -> tuple[Sequence[Connection], float]:
+        """Return what to wait for, and not for longer than an errand may take to come home."""
+        busy = self._looking or self._dialling or self._look_wanted
+        return self.links, min(seconds, ERRAND_SECONDS) if busy else seconds
+
     def wait(self, seconds: float) -> None:
         """Wait until a broker says something or an errand may have come home."""
-        busy = self._looking or self._dialling or self._look_wanted
-        await_any(self.links, min(seconds, ERRAND_SECONDS) if busy else seconds)
+        await_news([self], seconds)
 
     def close(self) -> None:
         """Let go of every connection. May be called twice."""

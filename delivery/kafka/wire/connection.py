@@ -1,7 +1,7 @@
 """One connection to a broker: requests go out and answers come in, and nobody waits.
 
 What it is: `dialled`, which connects and finds out whether the broker speaks as we do; `Connection`,
-over which requests are sent and answers received as far as the socket goes; `await_any`.
+over which requests are sent and answers received as far as the socket goes.
 What it must not know: what is asked, what is answered, which partitions there are.
 
 Invariants:
@@ -12,17 +12,16 @@ Invariants:
 
 from __future__ import annotations
 
-import select
 import socket
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 
+from delivery.kafka.waiting import await_news
 from delivery.kafka.wire import protocol
 from delivery.kafka.wire.protocol import Node
 
-__all__ = ["ANSWER_MS_MAX", "CONNECT_SECONDS_MAX", "Connection", "Lost", "await_any", "dialled"]
+__all__ = ["ANSWER_MS_MAX", "CONNECT_SECONDS_MAX", "Connection", "Lost", "answered", "dialled"]
 
 #: How long a broker may take to accept a connection and to say what it speaks.
 CONNECT_SECONDS_MAX = 5.0
@@ -73,6 +72,10 @@ class Connection:
     def wants_out(self) -> bool:
         """Whether something waits for the socket to take it."""
         return bool(self._out)
+
+    def watched(self, seconds: float) -> tuple[Sequence[Connection], float]:
+        """Return what to wait for: itself; see `await_news`."""
+        return [self], seconds
 
     def ask(self, api: int, *body: bytes | bytearray | memoryview) -> int:
         """Send a request, as far as the socket takes it; return its number.
@@ -212,27 +215,4 @@ def answered(connection: Connection, deadline: float) -> memoryview:
         if left <= 0:
             connection.close()
             raise Lost(f"{connection.node.host}:{connection.node.port}: no answer")
-        await_any([connection], left)
-
-
-def await_any(connections: Iterable[Connection], seconds: float, *more: int) -> None:
-    """Wait until one of them has something to receive, or can take what is kept for it.
-
-    Args:
-        connections: any.
-        seconds: how long at most.
-        more: files that are waited for as well.
-    """
-    poll = select.poll()
-    watched: Sequence[tuple[int, int]] = [
-        *(
-            (one.fileno(), select.POLLIN | (select.POLLOUT if one.wants_out else 0))
-            for one in connections
-        ),
-        *((file, select.POLLIN) for file in more),
-    ]
-    for file, events in watched:
-        if file >= 0:
-            poll.register(file, events)
-    with suppress(InterruptedError):
-        poll.poll(max(0.0, seconds) * 1000)
+        await_news([connection], left)

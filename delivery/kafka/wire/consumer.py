@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 
@@ -137,6 +137,10 @@ class WireConsumer:
             if left <= 0:
                 return []
             self._cluster.wait(left)
+
+    def watched(self, seconds: float) -> tuple[Sequence[Connection], float]:
+        """Return what to wait for instead of in a poll; see `await_news`."""
+        return self._cluster.watched(seconds)
 
     def commit_hint(self, positions: Mapping[Source, int]) -> None:
         """Tell lag monitors; see the port."""

@@ -139,6 +139,14 @@ class WireProducer:
             raise sending.failure
         return None if sending.left else self._behind(sending)
 
+    def watched(self, seconds: float) -> tuple[Sequence[Connection], float]:
+        """Return what to wait for while something is on its way; see `await_news`."""
+        if not self._sendings:
+            return (), seconds
+        links, seconds = self._cluster.watched(seconds)
+        # What was refused for now is sent again without anybody saying so.
+        return links, min(seconds, RETRY_SECONDS)
+
     def close(self) -> None:
         """Let go of everything."""
         self._give_up(self._late())
