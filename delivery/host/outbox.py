@@ -166,7 +166,7 @@ class Road:
 
     def __init__(self) -> None:
         #: Whether something waits until nothing is on its way.
-        self._crowded = False
+        self.crowded = False
 
     def begin(self, outboxes: Sequence[Outbox]) -> bool:
         """Begin what has room; False if that was nothing.
@@ -179,12 +179,12 @@ class Road:
         """
         under_way = sum(outbox.requests for outbox in outboxes)
         alone = under_way == 0
-        if self._crowded and not alone:
+        if self.crowded and not alone:
             return False
         moved = False
         for outbox in outboxes:
             before = outbox.requests
             moved |= outbox.begin(None if alone else REQUESTS_MAX - under_way)
             under_way += outbox.requests - before
-        self._crowded = any(outbox.waits for outbox in outboxes)
+        self.crowded = any(outbox.waits for outbox in outboxes)
         return moved

@@ -42,7 +42,7 @@ from delivery.host.spec import Plan, StageSpec
 from delivery.kafka.opening import open_client
 from delivery.kafka.port import Client, Consumer, Topic
 from delivery.points import At, nowhere
-from delivery.ports import Emitter, Reader
+from delivery.ports import Emitter
 from delivery.protocol import messages as m
 from delivery.sinks import close_sink
 
@@ -54,6 +54,8 @@ POLL_SECONDS = 0.05
 SETTLING_SECONDS = 0.01
 #: The same while something is under way at a store.
 BUSY_SECONDS = 0.002
+#: In a turn that takes longer, what has come is taken meanwhile, so that brokers get the next ready.
+LONG_SECONDS = 0.005
 #: How often monitors of consumer groups are told where we stand.
 HINT_SECONDS = 5.0
 #: How often a fenced lane is tried again under its new incarnation.
@@ -87,7 +89,7 @@ class Worker:
         self._errands = Errands() if self._catalog.store.concurrent else None
         self._gone = Counters()
         self._held: set[tuple[str, Source]] = set()
-        self._hinted = time.monotonic()
+        self._hinted = self._looked = time.monotonic()
         self._company = Company()
         self._closed = False
 
@@ -161,7 +163,7 @@ class Worker:
             home=self._home,
             filters=self.plan.filters,
             clock=self._clock,
-            reader=self._reader(spec, source),
+            reader=open_reader(self._client, spec.reads, source.partition),
             emitter=self._emitter(spec),
             pool=self._pool(spec),
             senders=Senders(self._writers, source.topic, logs_of(self._client)),
@@ -215,13 +217,14 @@ class Worker:
             if lane.appending and self._company.enough():
                 self._commit(lanes, idle=False)
                 self._emit(lanes)
-                self._read(0.0)
+                if time.monotonic() - self._looked > LONG_SECONDS:
+                    self._read(0.0)
         return moved | self._commit(lanes, idle=not moved)
 
     def _beside(self, errands: Errands, lanes: Sequence[LaneTask], linger: float) -> bool:
         """Have what lanes write done while other lanes go on, where the store can."""
-        pause = errands.pause(lanes)
-        errands.wait(pause)  # looking at each record as it comes would cost more than it gains
+        # Looking at each record as it comes would cost more than it gains.
+        errands.wait(pause := errands.pause(lanes))
         moved = errands.free(lanes) and self._read(0.0 if pause else self._patience(lanes))
         return moved | errands.turn(lanes, lambda: self._emit(lanes), linger=linger)
 
@@ -230,20 +233,22 @@ class Worker:
 
     def _patience(self, lanes: Sequence[LaneTask]) -> float:
         """Return how long to wait for records where there are none."""
-        if not self._busy(lanes):
-            return POLL_SECONDS
         # What stores do in threads wakes nobody who waits for sockets.
-        return BUSY_SECONDS if self._errands is not None else SETTLING_SECONDS
+        busy = BUSY_SECONDS if self._errands is not None else SETTLING_SECONDS
+        return busy if self._busy(lanes) else POLL_SECONDS
 
     def _emit(self, lanes: Sequence[LaneTask]) -> bool:
         """Look at what is on its way, and begin more where there is room."""
         moved = False
+        waiting = {name for name, road in self._roads.items() if road.crowded}
         for lane in lanes:
             lane.hand_over()
-            moved |= lane.outbox.look()
-        for name, lanes_of in self._by_stage().items():
+            if lane.outbox:
+                moved |= lane.outbox.look()
+                waiting.add(lane.spec.name)
+        for name in waiting:
             road = self._roads.setdefault(name, Road())
-            moved |= road.begin([lane.outbox for lane in lanes_of])
+            moved |= road.begin([lane.outbox for lane in lanes if lane.spec.name == name])
         return moved
 
     def _commit(self, lanes: Sequence[LaneTask], *, idle: bool) -> bool:
@@ -278,7 +283,7 @@ class Worker:
 
     def _read(self, seconds: float) -> bool:
         """Give lanes what there is; wait so long if there is nothing anywhere and nothing lands."""
-        got = False
+        got, self._looked = False, time.monotonic()
         for name, fetched in read(self._consumers, self._emitters.values(), seconds):
             got = True
             lane = self._lanes.get(fetched.source, {}).get(name)
@@ -342,11 +347,10 @@ class Worker:
         return stages
 
     def _hint(self) -> None:
-        if time.monotonic() - self._hinted < HINT_SECONDS:
-            return
-        self._hinted = time.monotonic()
-        for name, lanes in self._by_stage().items():
-            self._consumers[name].commit_hint({lane.source: lane.frontier for lane in lanes})
+        if time.monotonic() - self._hinted >= HINT_SECONDS:
+            self._hinted = time.monotonic()
+            for name, lanes in self._by_stage().items():
+                self._consumers[name].commit_hint({lane.source: lane.frontier for lane in lanes})
 
     # Ports ------------------------------------------------------------------------------------
 
@@ -354,9 +358,6 @@ class Worker:
         if spec.name not in self._consumers:
             self._consumers[spec.name] = self._client.consumer(group=spec.group)
         return self._consumers[spec.name]
-
-    def _reader(self, spec: StageSpec, source: Source) -> Reader:
-        return open_reader(self._client, spec.reads, source.partition)
 
     def _emitter(self, spec: StageSpec) -> Emitter:
         if spec.name not in self._emitters:
