@@ -43,6 +43,8 @@ PART_BYTES_MAX = 2 * 1024 * 1024
 PART_BYTES_MIN = 64 * 1024
 #: Before a partition that could not be read just now is asked for again.
 RETRY_SECONDS = 0.1
+#: How long a close waits for monitors to be told.
+HINT_SECONDS_MAX = 1.0
 #: How long a topic may be unknown before it is taken for gone: brokers learn of it one by one.
 UNKNOWN_SECONDS_MAX = 5.0
 
@@ -165,7 +167,7 @@ class WireConsumer:
             self._cluster.close()
             self._held.clear()
             if self._hint is not None:
-                self._hint.join()
+                self._hint.join(HINT_SECONDS_MAX)
 
     # Inside -----------------------------------------------------------------------------------
 
@@ -300,14 +302,14 @@ class WireConsumer:
         """Tell monitors, in a thread of its own: whoever leads the group may take his time."""
         try:
             told = all(self._commit(group, topic, at) for topic, at in by_topic.items())
-        except DeliveryError as error:
+        except (DeliveryError, RuntimeError) as error:  # the latter where it was closed meanwhile
             self._untold(str(error))
             return
         if not told:
             self._untold("refused")
 
     def _untold(self, why: str) -> None:
-        if not self._hint_failed:
+        if not self._hint_failed and not self._closed:
             self._hint_failed = True
             LOG.warning(
                 "offsets of group %s are not shown to monitors (%s); nothing else depends on them",
