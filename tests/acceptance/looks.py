@@ -95,7 +95,7 @@ def run(command: str, *options: str, file: Path) -> str:
     """Run the browser on a file and return what it prints."""
     return subprocess.run(
         [
-            *(command, "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
+            *(command, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
             *options,
             file.absolute().as_uri(),
         ],
