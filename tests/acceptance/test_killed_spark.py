@@ -12,11 +12,12 @@ import pytest
 
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.open import open_store
+from dedup.formats.segment import BUCKET_MS
 from delivery.host.killing import EXECUTOR
 from delivery.operate.dying import Kills
 from delivery.points import MID_EMIT, POINTS, SEALED_NOT_EMITTED, STORED_NOT_SEALED
 from tests.acceptance.kit import Trial, Worker, prove, shares, until
-from tests.acceptance.pricing import Pipeline
+from tests.acceptance.pricing import Pipeline, hurried
 from tests.acceptance.traffic import Row
 
 ENGINES = ("resident", "microbatch")
@@ -45,8 +46,9 @@ def killed(
 ) -> None:
     """Kill one victim after the other, each while records come in, and judge.
 
-    The records of each come in so many pieces, each when some of the one before are shipped. The
-    first so many kills are asked for together, before records come.
+    The records of each come in so many pieces, each when some of the one before are shipped, and in
+    other ten minutes where lanes forget by them. The first so many kills are asked for together,
+    before records come.
     """
     told = Kills(directory / "kills", [point for point, _ in kills])
     driver = trial.drive(engine, master, told.kill_at)
@@ -59,7 +61,11 @@ def killed(
         dies = partial(told.happened, point)
         *first, last = shares(part, pieces)
         for piece in first:
+            bucket = bucket_now(trial.pipeline)
             piecemeal(trial, piece, dies)
+            if trial.pipeline.tiny:
+                # However quick the stages are: of what is sealed within them nothing is forgotten.
+                until("ten minutes are over", lambda at=bucket: bucket_now(trial.pipeline) > at)
         trial.send(last)
         until(f"a {victim} dies at {point}", dies, SECONDS_MAX, driver)
         if victim == "driver":
@@ -75,6 +81,11 @@ def piecemeal(trial: Trial, piece: Sequence[Row], dies: Callable[[], bool]) -> N
     before = shipped(trial)
     trial.send(piece)
     until("they are shipped", lambda: dies() or shipped(trial) > before, SECONDS_MAX)
+
+
+def bucket_now(pipeline: Pipeline) -> int:
+    """Return in which ten minutes of theirs the processes of a trial are."""
+    return hurried(pipeline.tiny) // BUCKET_MS if pipeline.tiny else 0
 
 
 def shipped(trial: Trial) -> int:
