@@ -132,6 +132,20 @@ class Cluster:
             self._home.popleft()()
         self._look()
 
+    def exchange(self, take: Callable[[Connection, memoryview], None]) -> None:
+        """Take in what errands brought, send what is kept, and hand over every answer that is there.
+
+        A connection that broke, or over which something else than Kafka speaks, is lost.
+        """
+        self.tend()
+        for link in self.links:
+            try:
+                link.flush()
+                for _, answer in link.receive():
+                    take(link, answer)
+            except (Lost, ValueError):
+                self.lost(link)
+
     def watched(self, seconds: float) -> tuple[Sequence[Connection], float]:
         """Return what to wait for, and not for longer than an errand may take to come home."""
         busy = self._looking or self._dialling or self._look_wanted

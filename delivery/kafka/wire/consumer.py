@@ -176,20 +176,14 @@ class WireConsumer:
 
     def _tend(self) -> None:
         """Take what has been answered, and ask on."""
-        self._cluster.tend()
-        for link in self._cluster.links:
-            try:
-                link.flush()
-                for _, answer in link.receive():
-                    self._answered(self._asked.pop(link, {}), answer)
-            except (Lost, ValueError):
-                self._cluster.lost(link)
+        self._cluster.exchange(self._answered)
         if len(self._asked) > len(self._cluster.links):
             there = self._cluster.links
             self._asked = {link: asked for link, asked in self._asked.items() if link in there}
         self._ask()
 
-    def _answered(self, asked: Mapping[Part, int], answer: memoryview) -> None:
+    def _answered(self, link: Connection, answer: memoryview) -> None:
+        asked = self._asked.pop(link, {})
         error, parts = protocol.read_fetch(answer)
         if error:
             # Of the request as a whole: every partition asks again, after a pause.

@@ -91,6 +91,7 @@ class Held:
         self.unknown_since = 0.0
         try:
             batches = list(split(said.records))
+            counted = list(_committed(batches, said.aborted))
         except OldFormat as error:
             self.failure = InvalidUsage(
                 _READ,
@@ -103,7 +104,7 @@ class Held:
             self.failure = self._corrupt(error)
             return
         self.starved = len(said.records) > 0 and not batches
-        for batch, wanted in _committed(batches, said.aborted):
+        for batch, wanted in counted:
             # Answers begin with whole batches, also where the offset asked for lies within one.
             if batch.last_offset >= self.next:
                 self._batches.append((batch, wanted))

@@ -194,17 +194,10 @@ class WireProducer:
 
     def _tend(self) -> None:
         """Take in answers, and send what may be sent."""
-        self._cluster.tend()
-        for link in self._cluster.links:
-            try:
-                link.flush()
-                for _, answer in link.receive():
-                    self._answered(link, answer)
-            except (Lost, ValueError):
-                self._cluster.lost(link)
+        self._cluster.exchange(self._answered)
+        for link in {*self._flying, *filter(None, [self._introduced])}:
+            if link.fileno() < 0:
                 self._fallen(link)
-        for link in [link for link in self._flying if link.fileno() < 0]:
-            self._fallen(link)
         self._sendings = [one for one in self._sendings if one.left and one.failure is None]
         if self._sendings:
             self._send()
