@@ -13,7 +13,6 @@ Invariants:
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import sys
 import threading
@@ -71,8 +70,10 @@ def stop_on_signal(query: Query, *signals: signal.Signals) -> None:
     chosen = signals or (signal.SIGTERM, signal.SIGINT)
 
     def end(number: int, _frame: FrameType | None) -> None:
+        # No handler of Python's: one that comes while the main thread is about to block again
+        # would wait as long as it does.
         for one in chosen:
-            signal.signal(one, _at_once)
+            signal.signal(one, signal.SIG_DFL)
         name = f"delivery-stop-{number}"
         threading.Thread(target=stop, name=name, daemon=True).start()
 
@@ -85,12 +86,6 @@ def stop_on_signal(query: Query, *signals: signal.Signals) -> None:
 
     for one in chosen:
         signal.signal(one, end)
-
-
-def _at_once(number: int, _frame: FrameType | None) -> None:
-    """Die of the signal itself, so that whoever waits for the process sees why."""
-    signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
 
 
 @contextmanager
@@ -112,6 +107,7 @@ def interruptible(name: str, stop: Callable[[], object]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         _without_traceback(error)
         _say(f"stopping {name} ...; Ctrl-C again ends it at once")
         stop()
