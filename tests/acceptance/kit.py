@@ -309,23 +309,28 @@ def judge(trial: Trial, *, collected: bool = False) -> Effects:
     finally:
         store.close()
     versions = versions_of(topics[pipeline.out], topics[pipeline.dead])
+    quoted = versions_of(topics[pipeline.quotes])
     firsts = trial.traffic.firsts
-    strange = set(versions) - set(firsts)
+    priced = {name: told for name, told in firsts.items() if told is not None}
+    strange = set(versions) - set(firsts) | set(quoted) - set(priced)
     found += [f"made up: {sorted(strange)}"] if strange else []
+    torn = [name for name in quoted if quoted[name].nonces != versions[name].nonces]
+    found += [f"of another call than their quotes: {sorted(torn)}"] if torn else []
     found += _contradictions(trial, counts) if counts else []
+    every_version = [*versions.values(), *quoted.values()]
+    lost = {name for name, told in firsts.items() if versions[name].told != {told}}
+    lost |= {name for name, told in priced.items() if quoted[name].told != {told}}
     return Effects(
         inputs=len(trial.traffic.rows),
         distinct=len(firsts),
         offered=trial.traffic.repeats,
         dropped=sum(count.duplicate + count.remnant for count in counts.values()),
-        copies=sum(len(one.copies) - len(set(one.copies)) for one in versions.values()),
-        lost=sum(
-            name not in versions or versions[name].told != {told} for name, told in firsts.items()
-        ),
-        doubled=sum(len({identity for identity, _ in one.copies}) > 1 for one in versions.values()),
+        copies=sum(len(one.copies) - len(set(one.copies)) for one in every_version),
+        lost=len(lost),
+        doubled=sum(len({identity for identity, _ in one.copies}) > 1 for one in every_version),
         conflicting=sum(
             len(set(one.copies)) > len({identity for identity, _ in one.copies})
-            for one in versions.values()
+            for one in every_version
         ),
         findings=tuple(found),
     )

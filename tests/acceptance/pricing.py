@@ -4,12 +4,15 @@ What it is: the user code, and the plan of its stages over topics of one's own.
 What it must not know: who runs it, what is killed.
 
 Invariants:
-    One record in is one record out: a priced and shipped one, or a dead letter.
+    One record in is one record out: a priced and shipped one, or a dead letter. Of what is priced
+    there is a quote as well, in a topic of its own: both are of one call, and say so.
     What comes out names the record it was made of, so that whoever reads the topics can tell.
+    Prices are asked for record by record, and what is shipped is shipped in batches of Arrow.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import time
 import uuid
@@ -19,6 +22,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from dedup.local import LaneIndex
 from delivery.host.clock import SystemClock
@@ -55,33 +60,40 @@ if TINY_INDEXES in os.environ:
     SystemClock.now_ms = _hurried
 
 
-def price(record: Record) -> Output:
-    """Ask somebody for a price: another answer each time."""
-    return record.replace(value={**record.json(), "nonce": uuid.uuid4().hex, "at": time.time()})
+def price(record: Record) -> list[Output]:
+    """Ask somebody for a price, another one each time; it goes to who ships, and to who reckons."""
+    priced = {**record.json(), "nonce": uuid.uuid4().hex, "at": time.time()}
+    quote = {name: priced[name] for name in ("id", "n", "nonce")}
+    return [record.replace(value=priced), record.replace(value=quote).to(1)]
 
 
-def ship(record: Record) -> Output:
-    """Ship it: under another number each time."""
-    return record.replace(value={**record.json(), "parcel": uuid.uuid4().hex})
+def ship(records: pa.RecordBatch) -> pa.RecordBatch:
+    """Ship them: each under another number each time."""
+    made = [
+        json.dumps({**json.loads(value), "parcel": uuid.uuid4().hex}).encode()
+        for value in records.column("value").to_pylist()
+    ]
+    return pa.RecordBatch.from_pydict({"value": made})
 
 
-def answer(seconds: float, record: Record) -> Output:
+def answer(seconds: float, record: Record) -> list[Output]:
     """Ask somebody for a price who takes so long to answer."""
     time.sleep(seconds)
     return price(record)
 
 
-def straggle(directory: str, record: Record) -> Output:
+def straggle(directory: str, record: Record) -> list[Output]:
     """Ask for a price; whoever asks first of all waits until it is told to go on.
 
-    Each attempt of a task of Spark's writes down that it was here.
+    Each attempt of a task of Spark's writes down that it was here, and on which machine.
     """
     from pyspark import TaskContext  # noqa: PLC0415 - only where Spark runs it
 
     context, place = TaskContext.get(), Path(directory)
     assert context is not None
     name = f"{context.stageId()}.{context.partitionId()}.{context.taskAttemptId()}"
-    (place / name).touch()
+    if not (place / name).exists():
+        (place / name).write_text(os.environ.get("SPARK_LOCAL_IP", ""))
     with suppress(FileExistsError):
         with (place / STRAGGLER).open("x") as file:
             file.write(name)
@@ -97,7 +109,7 @@ class Stray:
     directory: str
     ahead_ms: int
 
-    def __call__(self, record: Record) -> Output:
+    def __call__(self, record: Record) -> list[Output]:
         """Ask for a price."""
         return price(record)
 
@@ -171,6 +183,11 @@ class Pipeline:
         return f"{self.name}.priced"
 
     @property
+    def quotes(self) -> str:
+        """Where prices go beside."""
+        return f"{self.name}.quotes"
+
+    @property
     def out(self) -> str:
         """Where they leave."""
         return f"{self.name}.out"
@@ -184,7 +201,7 @@ class Pipeline:
     def topics(self) -> tuple[str, ...]:
         """Every topic, in the order in which records travel."""
         between = (self.by_id,) if self.rekeyed else ()
-        return (self.raw, *between, self.priced, self.out, self.dead)
+        return (self.raw, *between, self.priced, self.quotes, self.out, self.dead)
 
     @property
     def stages(self) -> tuple[StageSpec, ...]:
@@ -203,19 +220,19 @@ class Pipeline:
         pricing = StageSpec(
             name="price",
             reads=self.by_id if self.rekeyed else self.raw,
-            writes=(self.priced,),
+            writes=(self.priced, self.quotes),
             call=self._price,
             named=None if self.rekeyed else "header:id",
             dead_letters=self.dead,
             **common,
         )
         shipping = StageSpec(
-            name="ship", reads=self.priced, writes=(self.out,), call=ship, **common
+            name="ship", reads=self.priced, writes=(self.out,), call=ship, batch=True, **common
         )
         return (by_id, pricing, shipping) if self.rekeyed else (pricing, shipping)
 
     @property
-    def _price(self) -> Callable[[Record], Output]:
+    def _price(self) -> Callable[[Record], list[Output]]:
         if self.straggling:
             return partial(straggle, self.straggling)
         if self.astray:

@@ -53,6 +53,8 @@ class Outcome:
 
     copies: list[tuple[bytes, bytes | None]] = field(default_factory=list)
     told: set[int | None] = field(default_factory=set)
+    #: What the call said that nobody says twice.
+    nonces: set[str | None] = field(default_factory=set)
 
 
 def versions_of(*topics: dict[Source, Log]) -> dict[str, Outcome]:
@@ -69,4 +71,5 @@ def versions_of(*topics: dict[Source, Log]) -> dict[str, Outcome]:
         outcome = versions[worn["id"].decode() if dead else body["id"]]
         outcome.copies.append((header.id, record.value))
         outcome.told.add(body.get("n"))
+        outcome.nonces.add(body.get("nonce"))
     return versions

@@ -53,7 +53,10 @@ def test_damage_is_found_and_a_trial_without_repeats_proves_nothing(
     publish(client, trial.pipeline.out, [row._replace(value=json.dumps(changed).encode())])
     with pytest.raises(AssertionError, match="PAYLOAD"):
         prove(trial)
-    assert judge(trial).conflicting == 1
+    shown = judge(trial)
+    assert shown.conflicting == 1
+    name = changed["id"]
+    assert f"of another call than their quotes: ['{name}']" in shown.findings
 
 
 def test_a_worker_that_was_not_killed_fails_its_trial(

@@ -1,9 +1,10 @@
-"""On a cluster of two machines Spark copies slow tasks: one attempt counts, and lanes go on."""
+"""On a cluster of two machines Spark copies slow tasks, and a machine joins and leaves: lanes go on."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from dedup.catalog.open import open_store
+from dedup.errors import Unavailable
 from delivery.services.ephemeral import Services, ephemeral
 from tests.acceptance.kit import Trial, Worker, delivered, prove, shares, until
 from tests.acceptance.pricing import GO_ON, STRAGGLER, Pipeline
 from tests.acceptance.test_zombies_spark import heads_of
+from tests.acceptance.traffic import Row
 
 pytestmark = pytest.mark.slow
 
@@ -36,6 +39,10 @@ SPECULATION = {
 #: Spark copies every task that has run for so long, also those that run for ever: if one executor has
 #: slots for all of them, so there is one. Three slots are left for its copies.
 IMPATIENCE = {"spark.speculation.task.duration.threshold": "3s", "tasks": "1"}
+
+
+#: The machine that joins and leaves, and what its tasks call it.
+GUEST, GUEST_HOST = "spark-3", "127.0.0.3"
 
 
 @pytest.fixture(scope="module")
@@ -108,3 +115,73 @@ def begun(driver: Worker, times: int) -> bool:
     lines = [line for line in driver.said.read_text().splitlines() if " runs on " in line]
     tasks = Counter(line.split(" runs on ")[0].split()[-1] for line in lines)
     return max(tasks.values(), default=0) >= times
+
+
+@pytest.mark.parametrize("catalog", ["sqlite", "cassandra"])
+def test_a_machine_that_joins_is_given_lanes_and_one_that_leaves_gives_them_back(
+    catalog: str, cluster: Services, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    made: Pipeline = request.getfixturevalue(f"{catalog}_pipeline")
+    place = tmp_path / "attempts"
+    place.mkdir()
+    (place / STRAGGLER).touch()  # nobody waits
+    trial = Trial.of(replace(made, straggling=str(place)), tmp_path, seed=71, count=3 * RECORDS)
+    before, beside, behind = shares(trial.traffic.rows, 3)
+    guest = cluster.servers[GUEST]
+    guest.kill()
+    until("it is alone", lambda: workers(cluster) == 1, SECONDS_MAX)
+    try:
+        driver = trial.drive("resident", cluster.spark.master, conf=CONF)
+        sent(trial, before, driver)
+        assert hosts(place) == {"127.0.0.2"}
+        told = anew(driver)
+    finally:
+        guest.restart()
+    until("another machine is given lanes", lambda: anew(driver) > told, SECONDS_MAX, driver)
+    until("all tasks run", lambda: all_run(driver, 3), SECONDS_MAX, driver)
+    sent(trial, beside, driver)
+    assert GUEST_HOST in hosts(place), "the newcomer works"
+    (told, tasks), attempts = (anew(driver), 1), {file.name for file in place.iterdir()}
+    guest.kill()
+    try:
+        until("lanes are shared out anew", lambda: anew(driver) > told, SECONDS_MAX, driver)
+        until("all tasks run", lambda: all_run(driver, tasks), SECONDS_MAX, driver)
+        sent(trial, behind, driver)
+        trial.complete.touch()
+        driver.ended(0, SECONDS_MAX)
+    finally:
+        guest.restart()
+    later = [file for file in place.iterdir() if file.name not in attempts]
+    assert {file.read_text() for file in later} == {"127.0.0.2"}
+    prove(trial)
+
+
+def sent(trial: Trial, rows: Sequence[Row], driver: Worker) -> None:
+    """Send some records, and wait until they have gone through every stage."""
+    trial.send(rows)
+    delivered(trial, driver, SECONDS_MAX)
+
+
+def workers(cluster: Services) -> int:
+    """Return how many machines the master knows."""
+    for count in range(cluster.spark.nodes):
+        with suppress(Unavailable):
+            replace(cluster.spark, nodes=count + 1).check_together()
+            return count
+    return -1
+
+
+def hosts(place: Path) -> set[str]:
+    """Return the machines on which prices were asked for."""
+    return {file.read_text() for file in place.iterdir() if file.name != STRAGGLER}
+
+
+def anew(driver: Worker) -> int:
+    """Count how often lanes were shared out anew."""
+    return driver.said.read_text().count("lanes are shared out anew")
+
+
+def all_run(driver: Worker, count: int) -> bool:
+    """Tell whether so many tasks have begun since lanes were last shared out anew."""
+    _, _, since = driver.said.read_text().rpartition("lanes are shared out anew")
+    return len({line for line in since.splitlines() if " runs on " in line}) >= count

@@ -13,18 +13,21 @@ import psutil
 import pytest
 
 from delivery.host.killing import PAUSED, VICTIM_SUFFIX
-from delivery.operate.dying import EXECUTOR, kill_one
+from delivery.operate.dying import EXECUTOR, PYTHON_WORKER, below, kill_one
 from delivery.points import ACKNOWLEDGED, POINTS, STORED_NOT_SEALED
 from delivery.services.cassandra import Cassandra
-from tests.acceptance.kit import Worker, until
+from delivery.services.ephemeral import Services, ephemeral
+from tests.acceptance.kit import ROOT, Worker, until
 from tests.conformance.cassandra_kit import cassandra_url
-from tests.integration.wrap_job import TASKS
+from tests.integration.wrap_job import GO_ON, STRAGGLER, TASKS
 from tests.integration.wrap_kit import (
     JOB_SECONDS_MAX,
     Job,
     closing,
+    counted_exactly,
     each_once,
     make,
+    pairs_once,
     traffic,
     windows_exact,
 )
@@ -34,6 +37,26 @@ __all__ = ["make"]
 RECORDS = 200
 #: Executors are processes of their own.
 CLUSTER = "local-cluster[2,1,1024]"
+#: On two machines, or Spark copied nothing.
+SPECULATION = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.executor.cores": "1",
+    "spark.executor.memory": "512m",
+    "spark.executorEnv.PYTHONPATH": str(ROOT),
+    "spark.cores.max": "4",
+    "spark.ui.enabled": "false",
+    "spark.locality.wait": "0s",
+    "spark.speculation": "true",
+    "spark.speculation.quantile": "0.5",
+    # The attempt whose copy was quicker is killed later than it wakes up.
+    "spark.python.task.killTimeout": "300s",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Services]:
+    with ephemeral(kafka=0, spark=True, report=print) as services:
+        yield services
 
 
 def killed_at(job: Job, point: str) -> None:
@@ -44,10 +67,14 @@ def killed_at(job: Job, point: str) -> None:
     job.run()
 
 
+#: What becomes of records, where it is not one effect for each.
+JUDGES = {"windows": windows_exact, "pairs": pairs_once, "counted": counted_exactly}
+
+
 def exact(job: Job) -> None:
     """Judge what came of `RECORDS` records."""
     job.prove()
-    (windows_exact if job.kind == "windows" else each_once)(job, RECORDS)
+    JUDGES.get(job.kind, each_once)(job, RECORDS)
 
 
 @contextmanager
@@ -110,6 +137,19 @@ def test_windows_are_exact_although_the_driver_is_killed(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("point", [STORED_NOT_SEALED, ACKNOWLEDGED])
+@pytest.mark.parametrize("kind", ["pairs", "counted"])
+def test_other_state_is_exact_although_the_driver_is_killed(
+    kind: str, point: str, make: Callable[[str], Job]
+) -> None:
+    """State that drops repeats by itself, and state that user code in Python counts on."""
+    job = make(kind)
+    job.send(traffic(0, RECORDS))
+    killed_at(job, point)
+    exact(job)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("point", "kind"), list(zip(POINTS, cycle(("plain", "windows")), strict=False))
 )
@@ -123,15 +163,21 @@ def test_on_cassandra_as_well(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["mixed", "spread"])
+@pytest.mark.parametrize(
+    ("kind", "catalog"),
+    [("mixed", "sqlite"), ("spread", "sqlite"), ("mixed", "cassandra"), ("spread", "cassandra")],
+)
 def test_an_executor_that_dies_behind_a_shuffle_takes_the_run_with_it(
-    kind: str, make: Callable[..., Job]
+    kind: str, catalog: str, make: Callable[..., Job], request: pytest.FixtureRequest
 ) -> None:
     """What its map task had written is written anew, and one task has read what it was before.
 
     Where Spark sees by its checksums that it is not the same, it ends its job itself.
     """
-    job = make(kind, master=CLUSTER)
+    url = ""
+    if catalog == "cassandra":
+        url = cassandra_url(request.getfixturevalue("cassandra"), "wrapped")
+    job = make(kind, catalog=url, master=CLUSTER)
     job.send(traffic(0, RECORDS))
     with started(job) as driver:
         waiting = [job.directory / f"reached.{number}" for number in range(1, TASKS)]
@@ -145,6 +191,41 @@ def test_an_executor_that_dies_behind_a_shuffle_takes_the_run_with_it(
         driver.ended(0, JOB_SECONDS_MAX)
     said = driver.said.read_text()
     assert re.search("a run of its plan does not count: stage .* more than once", said)
+    exact(job)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["gated", "spread"])
+def test_a_worker_that_dies_in_user_code_is_replaced(kind: str, make: Callable[..., Job]) -> None:
+    """In the tasks that read, whose verdicts are told once more, and in those behind a shuffle."""
+    job = make(kind)
+    job.send(traffic(0, RECORDS))
+    reached = job.directory / "reached.1"
+    with started(job) as driver:
+        until("a task waits", reached.exists, JOB_SECONDS_MAX, driver)
+        reached.unlink()
+        for worker in below(driver.process.pid, PYTHON_WORKER):
+            worker.kill()
+        until("it runs once more", reached.exists, JOB_SECONDS_MAX, driver)
+        (job.directory / "open").touch()
+        driver.ended(0, JOB_SECONDS_MAX)
+    exact(job)
+
+
+@pytest.mark.slow
+def test_spark_copies_a_straggler_and_one_of_both_counts(
+    cluster: Services, make: Callable[..., Job]
+) -> None:
+    """All that Spark takes of the first attempt is that it was slow; it wakes when it is too late."""
+    job = make("straggling", master=cluster.spark.master, conf=SPECULATION)
+    job.send(traffic(0, RECORDS))
+    with started(job) as driver:
+        until("it is sealed", lambda: job.seq() > 0, JOB_SECONDS_MAX, driver)
+        straggler = (job.directory / STRAGGLER).read_text()
+        task, _, _ = straggler.rpartition(".")
+        assert len(list(job.directory.glob(f"attempt.{task}.*"))) == 2
+        (job.directory / GO_ON).touch()
+        driver.ended(0, JOB_SECONDS_MAX)
     exact(job)
 
 

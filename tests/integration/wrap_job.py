@@ -14,23 +14,31 @@ import sys
 import threading
 import uuid
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial, reduce
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.readwriter import DataStreamReader
+from pyspark.sql.streaming.state import GroupState
 
 from delivery import Delivery, Filters
 from delivery.host.killing import VARIABLE, VICTIM_SUFFIX
 from delivery.spark import spark_session
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 #: What a batch holds at most: a run has several.
 BATCH_ROWS = 60
 #: Behind a shuffle: one more than an executor of two has slots for.
 TASKS = 3
+#: Files of a straggler: who it is, and that it may go on.
+STRAGGLER, GO_ON = "straggler", "go-on"
 DELAY = "60 seconds"
 WINDOW = "20 seconds"
 
@@ -47,7 +55,7 @@ CONF = {
 def main(settings: dict[str, Any]) -> None:
     """Run the job over what is there."""
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s")
-    spark = spark_session("job", settings["master"], conf=CONF)
+    spark = spark_session("job", settings["master"], conf=CONF | settings["conf"])
     if settings["doomed"]:
         jvm = spark._jvm.java.lang.ProcessHandle.current().pid()
         marker = Path(os.environ[VARIABLE].partition(":")[2])
@@ -88,6 +96,10 @@ def run(spark: SparkSession, settings: dict[str, Any]) -> Counter[str]:
         "places": places,
         "spread": partial(spread, Path(settings["gates"])),
         "mixed": partial(mixed, Path(settings["gates"])),
+        "gated": partial(waiting, Path(settings["gates"])),
+        "straggling": partial(straggling, Path(settings["gates"])),
+        "pairs": pairs,
+        "counted": counted_on,
     }
     report = kinds[settings["kind"]](records)
     writer = report.writeStream.outputMode("append").trigger(availableNow=True)
@@ -160,6 +172,63 @@ def gated(gates: Path, rows: DataFrame) -> DataFrame:
         return number
 
     return rows.withColumn("gate", f.udf(pass_gate, "int").asNondeterministic()())
+
+
+def waiting(gates: Path, records: DataFrame) -> DataFrame:
+    """Say of each record something that nobody would say twice, behind a gate in the tasks that read."""
+    return told(gated(gates, said(values(records))))
+
+
+def straggling(gates: Path, records: DataFrame) -> DataFrame:
+    """Shuffle; of all attempts behind it the first one waits, until it is told to go on.
+
+    Each writes down that it was here.
+    """
+
+    def straggle() -> int:
+        context = TaskContext.get()
+        assert context is not None, "in a task"
+        name = f"{context.stageId()}.{context.partitionId()}.{context.taskAttemptId()}"
+        (gates / f"attempt.{name}").touch()
+        pause = threading.Event()
+        with suppress(FileExistsError):
+            with (gates / STRAGGLER).open("x") as file:
+                file.write(name)
+            while not (gates / GO_ON).exists():
+                pause.wait(0.05)
+        return context.partitionId()
+
+    spread = values(records).repartition(TASKS)
+    return told(said(spread.withColumn("gate", f.udf(straggle, "int").asNondeterministic()())))
+
+
+def pairs(records: DataFrame) -> DataFrame:
+    """Name each pair of numbers once, whichever of both comes first."""
+    paired = values(records).selectExpr("id DIV 2 AS id", "timestamp_seconds(at) AS t")
+    once = paired.withWatermark("t", DELAY).dropDuplicatesWithinWatermark(["id"])
+    return told(said(once.select("id")))
+
+
+def counted_on(records: DataFrame) -> DataFrame:
+    """Count on in Python, digit by digit: each record is told which of its last digit's it is."""
+    tens = values(records).selectExpr("id", "id % 10 AS digit")
+    found = tens.groupBy("digit").applyInPandasWithState(
+        count_on, "id long, digit long, nth long, nonce string", "n long", "append", "NoTimeout"
+    )
+    return told(found)
+
+
+def count_on(key: tuple[int], tables: Iterator[pd.DataFrame], state: GroupState) -> Any:
+    """Number the records of one digit from where the last batch stopped."""
+    import pandas as pd  # noqa: PLC0415 - in the task
+
+    (count,) = state.get if state.exists else (0,)
+    ids = [number for table in tables for number in table["id"]]
+    state.update((count + len(ids),))
+    made = pd.DataFrame({"id": ids, "digit": key[0], "nth": range(count, count + len(ids))})
+    # Spark 4.2 takes no row of this operator into another function of Python's.
+    made["nonce"] = [uuid.uuid4().hex for _ in ids]
+    yield made
 
 
 def places(records: DataFrame) -> DataFrame:

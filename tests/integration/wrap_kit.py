@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,8 @@ class Job:
     stage: str = "report"
     conflicts: str = "count"
     filters: Mapping[str, Any] | None = None
+    #: For Spark, beside what every job has.
+    conf: Mapping[str, str] = field(default_factory=dict)
     #: Topics beside its own that it reads.
     beside: tuple[str, ...] = ()
 
@@ -112,6 +114,7 @@ class Job:
             "kafka": self.kafka,
             "catalog": self.catalog,
             "master": self.master,
+            "conf": dict(self.conf),
             "home": str(self.directory / "home"),
             "kind": self.kind,
             "stage": self.stage,
@@ -209,6 +212,24 @@ def each_once(job: Job, last: int) -> None:
     """Hold the effects to one for each record."""
     found = Counter(effect["id"] for effect in job.effects())
     assert found == Counter(range(last))
+
+
+def pairs_once(job: Job, last: int) -> None:
+    """Hold the effects to one for each pair of numbers."""
+    found = Counter(effect["id"] for effect in job.effects())
+    assert found == Counter({number // 2 for number in range(last)})
+
+
+def counted_exactly(job: Job, last: int) -> None:
+    """Hold each record to one effect, and each count to one step for each record of its digit."""
+    each_once(job, last)
+    found = defaultdict(list)
+    for effect in job.effects():
+        assert effect["digit"] == effect["id"] % 10
+        found[effect["digit"]].append(effect["nth"])
+    assert {digit: sorted(of) for digit, of in found.items()} == {
+        digit: list(range(len(range(digit, last, 10)))) for digit in range(10)
+    }
 
 
 def windows_exact(job: Job, last: int, others: Sequence[dict[str, Any]] = ()) -> None:
