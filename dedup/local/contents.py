@@ -58,7 +58,7 @@ class Contents:
         #: The seq of the last head by which something was forgotten.
         self.forgotten = -1
         self.bare = bare
-        #: Seals whose ids came into the overlay since it was last written.
+        #: Seals whose ids came into the overlay since it was last written or set aside.
         self.seals = 0
         self._recipe = recipe
         self._window_ms = window_ms
@@ -69,6 +69,21 @@ class Contents:
     def chunked(self) -> int:
         """How many ids are in anonymous memory."""
         return sum(group.chunked for group in self.groups.values())
+
+    @property
+    def pending(self) -> int:
+        """How many of them are not being written."""
+        return sum(group.chunks.pending for group in self.groups.values())
+
+    @property
+    def full(self) -> bool:
+        """Whether the overlay is to be written."""
+        limits = self._limits
+        if self.bare:
+            return self.pending >= limits.rebuild_ids
+        share = int(self.count * limits.overlay_share)
+        bound = max(limits.overlay_ids_min, min(limits.overlay_ids_max, share))
+        return self.pending >= bound or self.seals >= limits.overlay_seals_max
 
     @property
     def count(self) -> int:

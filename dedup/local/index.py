@@ -240,12 +240,10 @@ class LaneIndex:
         self._alarm.unseen += part.count
 
     def _write_if_full(self) -> None:
-        if self._keeper.full:
-            self._keeper.flush()
-            if self.tag is not None:
-                self._keeper.publish(self._fits)
-                assert self._head is not None, "ids come after a head"
-                self._upkeep(self._head)
+        if self._keeper.write() and self.tag is not None:
+            self._keeper.publish(self._fits)
+            assert self._head is not None, "ids come after a head"
+            self._upkeep(self._head)
 
     def _upkeep(self, head: Head) -> None:
         """Adopt and do what is due, unless another process is ahead, and does it."""

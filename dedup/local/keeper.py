@@ -1,6 +1,6 @@
 """Keeps what a process knows of a lane in files, and shares them with the host's other processes.
 
-What it is: `Keeper`: flush, publish, adopt, load, and the adoption of upkeep.
+What it is: `Keeper`: when the overlay is written, publish, adopt, load, and the adoption of upkeep.
 What it must not know: how ids are read from a catalog, what is asked of them.
 
 Invariants:
@@ -24,17 +24,15 @@ from dedup.errors import Unavailable
 from dedup.formats.segment import Bucket
 from dedup.local import steps
 from dedup.local.contents import Contents
-from dedup.local.group import Held
 from dedup.local.home import At, Place, Workshop, nowhere, private
 from dedup.local.limits import Limits
 from dedup.local.manifest import Manifest
-from dedup.local.overlay import merged
 from dedup.local.shared import Recipe, SharedFilter
 from dedup.local.shelf import named, opened
 from dedup.local.stats import Asked, Counters
-from dedup.local.upkeep import Background, Grown, Merged, Work, due, growing, merging
+from dedup.local.upkeep import Background, Grown, Merged, Outcome, Work, due, growing, merging
+from dedup.local.writing import Writer
 from dedup.model import Head, HeadRef
-from dedup.runs import write_run
 
 #: Tells of a manifest whether its tag is on the history of the head at hand.
 Fits = Callable[[Manifest], bool]
@@ -64,7 +62,8 @@ class Keeper:
         self._place = place
         self._at = at
         self._workshop: Workshop | None = None
-        self._background = Background()
+        self._background: Background[Outcome] = Background()
+        self._writer = Writer(recipe.lane, self.fresh, at, hidden=place is None)
         #: The manifest that names our placed files; empty: none does.
         self._mark = ""
         #: The seq of its tag: every placed run goes up to there at most.
@@ -123,6 +122,7 @@ class Keeper:
                 self.flush()
                 self.publish(fits)
         finally:
+            self._writer.close()
             self.contents.close()
             if self._workshop is not None:
                 self._workshop.close()
@@ -135,41 +135,32 @@ class Keeper:
 
     # From memory to files ---------------------------------------------------------------------
 
-    @property
-    def full(self) -> bool:
-        """Whether the overlay is to be written."""
-        limits, contents = self._limits, self.contents
-        if contents.bare:
-            return contents.chunked >= limits.rebuild_ids
-        share = int(contents.count * limits.overlay_share)
-        bound = max(limits.overlay_ids_min, min(limits.overlay_ids_max, share))
-        return contents.chunked >= bound or contents.seals >= limits.overlay_seals_max
+    def write(self) -> bool:
+        """Write the overlay if it is full, or begin to; tell whether there are new runs."""
+        full = self.contents.full
+        written = self._written(wait=full)
+        if not full or (written and not self.contents.full):
+            return written
+        few = self.contents.pending <= self._limits.aside_ids
+        if few or self.contents.bare or self._writer.failed:
+            self.flush()
+            return True
+        self._writer.set_aside(self.contents)
+        return written
 
     def flush(self) -> None:
-        """Write the overlay into runs in the workshop."""
+        """Write the overlay into runs in the workshop, at once."""
         self.counters.flushes += 1
-        for group in self.contents.groups.values():
-            for chunks in group.chunks.by_unit().values():
-                one = merged(chunks)
-                assert one.origin_of is not None, "what is merged says of each id where it is from"
-                path = self.fresh("run")
-                try:
-                    run = write_run(
-                        path,
-                        self._recipe.lane,
-                        one.bucket,
-                        one.ids,
-                        origins=one.origins,
-                        origin_of=one.origin_of,
-                        digests=one.digests,
-                    )
-                except OSError as error:
-                    raise self._unavailable(error) from error
-                self._at(steps.RUN_WRITTEN)
-                group.runs.append(Held(run, path, max(seq for _, seq in one.origins)))
-                group.chunks.leave(chunks)
-        self.contents.seals = 0
-        self.contents.flushed = self.contents.tag
+        try:
+            self._writer.write(self.contents)
+        except OSError as error:
+            raise self._unavailable(error) from error
+
+    def _written(self, *, wait: bool) -> bool:
+        """Take over what a thread has written; tell whether there was anything."""
+        written = self._writer.take(self.contents, wait=wait)
+        self.counters.flushes += written
+        return written
 
     # From this process to the host ------------------------------------------------------------
 
@@ -255,6 +246,7 @@ class Keeper:
         found = opened(manifest, self._place, self._recipe, self.new_contents())
         if found is None:
             return False
+        self._written(wait=True)
         mine = self.contents
         for bucket, group in mine.groups.items():
             news = [held for held in group.runs if not held.placed and held.seq > manifest.tag.seq]
@@ -315,6 +307,8 @@ class Keeper:
         again after the next flush: without it everything is right, and slower.
         """
         try:
+            if self._written(wait=wait):
+                self.publish(fits)
             outcome = self._background.outcome(wait=wait or self._crowded())
             if outcome is not None and self._take(outcome):
                 self.publish(fits)
@@ -357,7 +351,7 @@ class Keeper:
     def _maker(self, bucket: Bucket, count: int) -> Callable[[], SharedFilter]:
         return lambda: self.contents.new_filter(bucket, count)
 
-    def _take(self, outcome: Merged | Grown) -> bool:
+    def _take(self, outcome: Outcome) -> bool:
         """Adopt an outcome; False if what it was made from is no longer held."""
         group = outcome.group
         held = {id(one) for one in group.runs}

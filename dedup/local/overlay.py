@@ -7,7 +7,8 @@ What it must not know: files, filters, catalogs, heads.
 Invariants:
     The ids of a chunk are sorted and unique, and all of one unit.
     An id keeps the seal it came from; of the same id twice, the oldest seal wins.
-    There are at most CHUNKS_MAX chunks to look through, however small bundles are.
+    There are at most CHUNKS_MAX chunks to look through, however small bundles are, and as many that
+    are set aside: of these none is put together with others, and none comes in front of another.
 """
 
 from __future__ import annotations
@@ -179,9 +180,7 @@ class Lines:
         """Let sorted ids queue, in front of those that are there."""
         start, end = self._count, self._count + len(ids)
         if end > len(self._next):
-            more = max(end, 2 * len(self._next)) - len(self._next)
-            self._next = np.pad(self._next, (0, more))
-            self._words = np.pad(self._words, ((0, 0), (0, more)))
+            self._make_room(max(end, 2 * len(self._next)))
         self._words[0, start:end] = ids[:, 0]
         self._words[1, start:end] = ids[:, 1]
         rows = np.arange(start, end, dtype=np.int32)
@@ -216,6 +215,14 @@ class Lines:
             at, rows, asked = at.take(left), rows.take(left), asked.take(left)
         return known, at[~known.take(at)]
 
+    def _make_room(self, count: int) -> None:
+        following, words = self._next, self._words
+        # What is not used yet is pages that nobody has touched.
+        self._next = np.empty(count, dtype=np.int32)
+        self._words = np.empty((2, count), dtype=np.uint64)
+        self._next[: self._count] = following[: self._count]
+        self._words[:, : self._count] = words[:, : self._count]
+
 
 def _line_of(high: npt.NDArray[np.uint64]) -> Places:
     return (high >> np.uint64(64 - LINE_BITS)).view(np.int64)
@@ -232,6 +239,8 @@ class Chunks:
     def __init__(self, unit: Callable[[Bucket], int], all_: Sequence[Chunk] = ()) -> None:
         self._unit = unit
         self.all = list(all_)
+        #: How many of them, the oldest, are set aside.
+        self._aside = 0
         #: None: nobody has asked yet.
         self._lines: Lines | None = None
 
@@ -241,17 +250,35 @@ class Chunks:
         lines = self._lines.nbytes if self._lines is not None else 0
         return sum(chunk.nbytes for chunk in self.all) + lines
 
+    @property
+    def pending(self) -> int:
+        """How many ids are in those that are not set aside."""
+        return sum(len(chunk.ids) for chunk in self.all[self._aside :])
+
     def add(self, chunk: Chunk) -> None:
         """Take a chunk, and put some together when there are too many."""
         self.all.append(chunk)
         if self._lines is not None:
             self._lines.add(chunk.ids)
-        if len(self.all) > CHUNKS_MAX:
+        if len(self.all) - self._aside > CHUNKS_MAX:
             self._tidy()
+
+    def set_aside(self) -> None:
+        """Leave those that are there now as they are, until they leave."""
+        self._aside = len(self.all)
+
+    def take_back(self) -> None:
+        """Have nothing set aside."""
+        self._aside = 0
+
+    def holds(self, chunks: Sequence[Chunk]) -> bool:
+        """Tell whether all of these are here still."""
+        return {id(chunk) for chunk in chunks} <= {id(chunk) for chunk in self.all}
 
     def leave(self, gone: Sequence[Chunk]) -> None:
         """Let go of some chunks."""
         names = {id(chunk) for chunk in gone}
+        self._aside -= sum(id(chunk) in names for chunk in self.all[: self._aside])
         self.all = [chunk for chunk in self.all if id(chunk) not in names]
         if self._lines is not None:
             self._lines.clear()
@@ -270,14 +297,17 @@ class Chunks:
 
     def by_unit(self) -> dict[int, list[Chunk]]:
         """Return the chunks of each unit."""
+        return self._by_unit(self.all)
+
+    def _by_unit(self, all_: Sequence[Chunk]) -> dict[int, list[Chunk]]:
         found: dict[int, list[Chunk]] = {}
-        for chunk in self.all:
+        for chunk in all_:
             found.setdefault(self._unit(chunk.bucket), []).append(chunk)
         return found
 
     def _tidy(self) -> None:
-        kept: list[Chunk] = []
-        for chunks in self.by_unit().values():
+        kept = self.all[: self._aside]
+        for chunks in self._by_unit(self.all[self._aside :]).values():
             young = [chunks.pop()]
             count = len(young[0].ids)
             while chunks and (

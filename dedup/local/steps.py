@@ -11,6 +11,7 @@ from __future__ import annotations
 
 WORKSHOP_UNBORN = "workshop-unborn"
 WORKSHOP_BORN = "workshop-born"
+SET_ASIDE = "set-aside"
 RUN_WRITTEN = "run-written"
 MERGED = "merged"
 GROWN = "grown"
@@ -24,6 +25,7 @@ FILE_DELETING = "file-deleting"
 STEPS = (
     WORKSHOP_UNBORN,
     WORKSHOP_BORN,
+    SET_ASIDE,
     RUN_WRITTEN,
     MERGED,
     GROWN,

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from math import log
 from pathlib import Path
 from threading import Event
+from typing import Generic, TypeVar
 
 from dedup.local.group import Group, Held
 from dedup.local.limits import Limits
@@ -46,9 +47,11 @@ class Grown:
     output: SharedFilter
 
 
-Outcome = Merged | Grown | None
-#: Does it, asking from time to time whether to stop.
-Work = Callable[[Callable[[], bool]], Outcome]
+Outcome = Merged | Grown
+#: Does it, asking from time to time whether to stop; None: it was stopped.
+Work = Callable[[Callable[[], bool]], Outcome | None]
+#: What comes of work in a thread.
+Made = TypeVar("Made")
 
 
 def due(group: Group, limits: Limits) -> tuple[Held, ...]:
@@ -83,7 +86,7 @@ def merging(group: Group, inputs: tuple[Held, ...], path: Path) -> Work:
     head at hand does not know of would lose ids. Look-ups ask of each seal whether it counts.
     """
 
-    def work(stop: Callable[[], bool]) -> Outcome:
+    def work(stop: Callable[[], bool]) -> Outcome | None:
         try:
             run = merge_runs(path, [held.run for held in inputs], _every, stop=stop)
         except Stopped:
@@ -96,7 +99,7 @@ def merging(group: Group, inputs: tuple[Held, ...], path: Path) -> Work:
 def growing(group: Group, inputs: tuple[Held, ...], make: Callable[[], SharedFilter]) -> Work:
     """Return the work of making a filter from runs."""
 
-    def work(stop: Callable[[], bool]) -> Outcome:
+    def work(stop: Callable[[], bool]) -> Outcome | None:
         made = make()
         for held in inputs:
             for ids in held.pieces():
@@ -109,12 +112,13 @@ def growing(group: Group, inputs: tuple[Held, ...], make: Callable[[], SharedFil
     return work
 
 
-class Background:
+class Background(Generic[Made]):
     """At most one piece of work in a thread, and its outcome."""
 
     def __init__(self) -> None:
         self._stop = Event()
-        self._future: Future[Outcome] | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._future: Future[Made | None] | None = None
         self._lock: int | None = None
 
     @property
@@ -122,15 +126,15 @@ class Background:
         """Whether there is work, done or not, whose outcome was not taken."""
         return self._future is not None
 
-    def start(self, work: Work, lock: int | None) -> None:
+    def start(self, work: Callable[[Callable[[], bool]], Made | None], lock: int | None) -> None:
         """Begin; a lock that is given is freed when the outcome is taken."""
         assert self._future is None, "one piece of work at a time"
-        pool = ThreadPoolExecutor(1, thread_name_prefix="delivery-upkeep")
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="delivery-upkeep")
         self._lock = lock
-        self._future = pool.submit(work, self._stop.is_set)
-        pool.shutdown(wait=False)  # the thread ends with the work
+        self._future = self._pool.submit(work, self._stop.is_set)
+        self._pool.shutdown(wait=False)  # the thread ends with the work
 
-    def outcome(self, *, wait: bool = False) -> Outcome:
+    def outcome(self, *, wait: bool = False) -> Made | None:
         """Return what has been made, once; None if there is nothing yet. Raises what it raised."""
         if self._future is None or not (wait or self._future.done()):
             return None
@@ -148,6 +152,9 @@ class Background:
                 self._future.result()
             self._future = None
         self._free()
+        if self._pool is not None:
+            self._pool.shutdown()  # a thread outlives its outcome by a moment
+            self._pool = None
 
     def _free(self) -> None:
         if self._lock is not None:

@@ -26,9 +26,11 @@ from dedup.model import Incarnation
 from dedup.runs.run import Run
 from dedup.runs.write import RunWriter, Stop, never
 
-#: Ids in memory at once while runs are merged: 4 MiB of them, and about five times that with what
+#: Ids in memory at once while runs are merged: 1 MiB of them, and about five times that with what
 #: is said about each and what sorting needs. Larger pieces leave the processor's caches.
-MERGE_IDS_MAX = 1 << 18
+MERGE_IDS_MAX = 1 << 16
+#: A run that is merged lets go of its pages whenever so many of its ids were read.
+RESIDENT_IDS = 1 << 17
 #: Below this a block is not worth its overhead, so many runs at once take more memory instead.
 BLOCK_IDS_MIN = 1 << 10
 
@@ -169,7 +171,8 @@ def _blocks(
             block = Block(run.ids[here[0] : here[-1] + 1], origin, values)
             yield block if (origin >= 0).all() else block.take(origin >= 0)
             # Read once, and not again soon: a merge of gigabytes must not keep them all resident.
-            run.release()
+            if first // RESIDENT_IDS != (first + rows) // RESIDENT_IDS:
+                run.release()
     finally:
         run.release()
         run.advise(sequential=False)

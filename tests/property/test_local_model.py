@@ -44,11 +44,12 @@ class Hosts(stateful.RuleBasedStateMachine):
     @stateful.initialize(
         inline_bytes_max=st.sampled_from([0, 4096]),
         inline_ids=st.sampled_from([1 << 20, 12]),
+        aside_ids=st.sampled_from([1 << 20, 3]),
         filters=filters,
     )
-    def begin(self, inline_bytes_max, inline_ids, filters):
+    def begin(self, inline_bytes_max, inline_ids, aside_ids, filters):
         self.lane = Lane(inline_bytes_max=inline_bytes_max)
-        self.limits = replace(TINY, inline_ids=inline_ids)
+        self.limits = replace(TINY, inline_ids=inline_ids, aside_ids=aside_ids)
         self.filters = filters
         self.indexes = [self.index() for _ in range(PROCESSES)]
 
@@ -135,6 +136,7 @@ class Hosts(stateful.RuleBasedStateMachine):
             os.close(workshop._lock)
             workshop._lock = None
         self.indexes[which]._keeper._background.close()
+        self.indexes[which]._keeper._writer.close()
         self.indexes[which] = self.index()
 
     @stateful.rule(number=st.integers(0, 30), torn=st.booleans())
@@ -162,8 +164,9 @@ class Hosts(stateful.RuleBasedStateMachine):
     def _rest(self) -> None:
         """Wait for work in threads, so that the same steps find the same files."""
         for index in self.indexes:
-            if index._keeper._background._future is not None:
-                index._keeper._background._future.exception()
+            for work in (index._keeper._background, index._keeper._writer._background):
+                if work._future is not None:
+                    work._future.exception()
 
     # What must hold ---------------------------------------------------------------------------
 

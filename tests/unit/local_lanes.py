@@ -49,6 +49,7 @@ TINY = Limits(
     overlay_share=0.0,
     overlay_ids_max=6,
     overlay_seals_max=5,
+    aside_ids=3,
     rebuild_ids=10,
     first_ids=8,
     fanout=2,

@@ -89,6 +89,7 @@ def test_what_a_process_left_that_died_being_born_goes_after_a_while(tmp_path):
             os.utime(left, (then, then))
             lane.append([lane.fresh() for _ in range(TINY.overlay_ids_max)])
             assert all_known(index, lane)
+            index.settle()
             assert left.exists() is there
 
 

@@ -203,6 +203,7 @@ def test_without_a_home_a_killed_process_leaves_no_ids(tmp_path, monkeypatch):
     assert all_known(index, lane)
     filled(lane, 20)
     assert all_known(index, lane)
+    index.settle()
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["lock"]
     index.close()
     assert not list(tmp_path.iterdir())
