@@ -5,8 +5,9 @@ appears when no more records come in, and settings for Spark as JSON.
 What it must not know: who kills it or its processes, when.
 
 Invariants:
-    It ends with 0 only if the engine says that everything in the input topics is delivered, and with
-    `AWAY` if a server was away, as one may be that is killed while this starts.
+    It ends with 0 only if the engine says that everything in the input topics is delivered, with
+    `STOPPED` if a signal stopped it, and with `AWAY` if a server was away, as one may be that is
+    killed while this starts.
     Whenever the query says of itself that it stands otherwise, it says what users of it see.
 """
 
@@ -22,7 +23,7 @@ from pathlib import Path
 
 from dedup.errors import Unavailable
 from delivery.host.killing import VARIABLE
-from delivery.query import Query
+from delivery.query import Query, stop_on_signal
 from delivery.spark import spark_session
 from tests.acceptance.kit import POLL_SECONDS, ROOT
 from tests.acceptance.lifeline import hold
@@ -31,6 +32,8 @@ from tests.acceptance.worker import AWAY
 
 LOG = logging.getLogger(__name__)
 
+#: How it ends if it was told to by a signal.
+STOPPED = 76
 #: The one setting among Spark's that is the resident engine's.
 TASKS = "tasks"
 #: What a line begins with, before its JSON, that says what users of the query see.
@@ -51,9 +54,12 @@ def main(
         conf[f"spark.executorEnv.{name}"] = os.environ[name]
     spark = spark_session("acceptance", master, conf=conf)
     query = import_module(f"delivery.{engine}").start(pipeline.plan, spark, **options)
+    stop_on_signal(query)
     before: tuple[str, ...] = ()
     while not complete.exists():
-        assert not query.awaitTermination(0), "it ends only when it is told to"
+        if query.awaitTermination(0):
+            spark.stop()
+            sys.exit(STOPPED)
         before = seen(query, before)
         time.sleep(POLL_SECONDS)
     query.processAllAvailable()

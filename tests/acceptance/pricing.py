@@ -31,6 +31,8 @@ from delivery.host.spec import Plan, StageSpec
 from delivery.records import Output, Record
 from tests.unit.local_lanes import TINY
 
+#: What records carry beyond what they say.
+PAD = "pad"
 #: Small, so that a hundred records are several bundles, and some of them wait for one another.
 BUNDLE_ROWS = 40
 #: Files of a straggler: who it is, and that it may go on.
@@ -74,6 +76,12 @@ def ship(records: pa.RecordBatch) -> pa.RecordBatch:
         for value in records.column("value").to_pylist()
     ]
     return pa.RecordBatch.from_pydict({"value": made})
+
+
+def brief(record: Record) -> list[Output]:
+    """Ask for a price of what is long, and keep the answer: it goes on without its padding."""
+    told = {name: text for name, text in record.json().items() if name != PAD}
+    return price(record._replace(value=json.dumps(told).encode()))
 
 
 def answer(seconds: float, record: Record) -> list[Output]:
@@ -147,6 +155,7 @@ class Pipeline:
         rekeyed: whether records are re-keyed by their ids first: then there are three stages, and
             repeats may come in any partition.
         answer_seconds: how long whoever is asked for a price takes to answer.
+        brief: whether what is priced goes on without its padding.
         tiny: when a trial began, in milliseconds, whose indexes keep little in memory and in each
             file, and whose time hurries, so that all steps of their upkeep come soon; in processes
             that are told so by `TINY_INDEXES`. 0: none does.
@@ -162,6 +171,7 @@ class Pipeline:
     bundle_rows: int = BUNDLE_ROWS
     rekeyed: bool = False
     answer_seconds: float = 0.0
+    brief: bool = False
     straggling: str = ""
     tiny: int = 0
     astray: str = ""
@@ -237,6 +247,8 @@ class Pipeline:
             return partial(straggle, self.straggling)
         if self.astray:
             return Stray(self.astray, self.ahead_ms)
+        if self.brief:
+            return brief
         return partial(answer, self.answer_seconds) if self.answer_seconds else price
 
     @property

@@ -36,9 +36,9 @@ WORKS = {
 SECONDS_MAX = 900.0
 
 
-def begun(trial: Trial, engine: str, let_go: Path) -> Worker:
+def begun(trial: Trial, engine: str, let_go: Path, kill_at: str = "") -> Worker:
     """Start a driver that ends when it is let go, and wait until it works."""
-    driver = trial.drive(engine, LOCAL, complete=let_go)
+    driver = trial.drive(engine, LOCAL, kill_at, complete=let_go)
 
     def works() -> bool:
         said = driver.said.read_text()

@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 from collections.abc import Iterator
@@ -83,7 +84,13 @@ class Traffic:
 
 
 def traffic(
-    seed: int, count: int, *, partitions: int, lanes: str, scattered: bool = False
+    seed: int,
+    count: int,
+    *,
+    partitions: int,
+    lanes: str,
+    scattered: bool = False,
+    pad_bytes: int = 0,
 ) -> Traffic:
     """Make records.
 
@@ -94,8 +101,9 @@ def traffic(
         lanes: what the names of its readers' lanes begin with; they do not write the topic, and
             forged headers name them.
         scattered: repeats of records without a key may come in another partition.
+        pad_bytes: by how much most records are longer than what they say; it hardly compresses.
     """
-    chance = random.Random(seed)
+    chance, padding = random.Random(seed), random.Random(seed)
     made = Traffic()
     sent: list[_Sent] = []
     odd = iter(_odd(chance, partitions, lanes))
@@ -115,7 +123,9 @@ def traffic(
         if strange is None:
             name, partition = f"{seed}-{number}", chance.randrange(partitions)
             key = chance.choice((None, b"k%d" % partition))
-            row = Row(partition, key, _body(name, number), ((_ID, name.encode()),))
+            pad = base64.b64encode(padding.randbytes(pad_bytes * 3 // 4)).decode()
+            body = _body(name, number, **({"pad": pad} if pad else {}))
+            row = Row(partition, key, body, ((_ID, name.encode()),))
             strange = _Sent(row, name, number)
         sent.append(strange)
         made.add(strange)
