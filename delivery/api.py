@@ -24,6 +24,7 @@ from dedup.catalog.open import refuse_malformed
 from dedup.errors import InvalidUsage
 from dedup.filters import Filters
 from delivery.declared import declare_outputs
+from delivery.declaring import refuse_mute, refuse_no_text, said_right
 from delivery.host.spec import Conflicts, Plan, StageSpec, window_ms
 from delivery.life.lives import Lives
 from delivery.naming import IdFrom
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 _Call = TypeVar("_Call", bound=Callable[..., Any])
 
 Engine = Literal["resident", "micro-batch"]
+Dedup = Literal["partition", "topic"]
 
 
 class Delivery(Ends, Lives):
@@ -63,6 +65,7 @@ class Delivery(Ends, Lives):
             runs: a port of this machine (9464), or "host:port"; 0: a free one. None: nowhere.
     """
 
+    @said_right("declare a pipeline")
     def __init__(
         self,
         *,
@@ -75,6 +78,7 @@ class Delivery(Ends, Lives):
         filters: Filters | None = None,
         metrics: int | str | None = None,
     ) -> None:
+        refuse_no_text("declare a pipeline", catalog=catalog, kafka=kafka)
         refuse_malformed(catalog)
         self.catalog = catalog
         self.kafka = kafka
@@ -117,6 +121,7 @@ class Delivery(Ends, Lives):
 
     # Stages -----------------------------------------------------------------------------------
 
+    @said_right("declare a stage", dedup=Dedup)
     def stage(
         self,
         *,
@@ -125,7 +130,7 @@ class Delivery(Ends, Lives):
         name: str | None = None,
         id_from: str | IdFrom | None = None,
         time_from: str | TimeFrom | None = None,
-        dedup: Literal["partition", "topic"] = "partition",
+        dedup: Dedup = "partition",
         dead_letters: str | None = None,
         duplicates: str | None = None,
         batch: bool = False,
@@ -218,11 +223,13 @@ class Delivery(Ends, Lives):
                 f"pipeline {self.pipeline} has a stage of that name already; nothing was started: "
                 "say name=... for one of them",
             )
+        refuse_mute(spec.name, spec.call, spec.writes)
         self._stages[spec.name] = spec
         declare_outputs(spec.call, len(spec.writes))
 
     # Receivers --------------------------------------------------------------------------------
 
+    @said_right("consume a topic")
     def receiver(
         self,
         *,

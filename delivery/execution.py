@@ -104,10 +104,14 @@ def _check_edges(rows: Rows, edges: int, stage: Stage, names: Sequence[str]) -> 
     call = getattr(stage, "call", None)
     place = place_of(call) if call is not None else ""
     which = ", ".join(f"{edge} is {name}" for edge, name in enumerate(names))
+    has = f"the stage has {edges} outputs, numbered from 0{which and f': {which}'}"
+    mend = "mend what the code says to .to(...)"
+    if not edges:
+        has = "the stage was declared without writes="
+        mend = "say writes=, or let the function return nothing"
     raise InvalidUsage(
         "send an output",
         f"to output {rows.edges[wrong]}, of offset {rows.parent_offsets[wrong]} of partition "
         f"{rows.parent_partitions[wrong]}",
-        f"the stage has {edges} outputs, numbered from 0{which and f': {which}'}; nothing of its bundle "
-        f"was sealed: mend what the code says to .to(...){place and f', at {place}'}",
+        f"{has}; nothing of its bundle was sealed: {mend}{place and f', at {place}'}",
     )

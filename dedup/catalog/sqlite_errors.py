@@ -63,6 +63,8 @@ def translate(error: sqlite3.Error, op: str, subject: str, *, committing: bool) 
         undecodable = isinstance(error, sqlite3.OperationalError)
         code = sqlite3.SQLITE_CORRUPT if undecodable else sqlite3.SQLITE_MISUSE
     code &= _PRIMARY
+    if code == sqlite3.SQLITE_NOTADB:
+        return damaged(op, subject, f"{error}; if it never was a catalog, mend its path")
     if code in _BROKEN:
         return damaged(op, subject, str(error))
     if committing or code not in _TRANSIENT | _REFUSED:

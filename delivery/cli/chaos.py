@@ -159,11 +159,14 @@ def _document(setting: Setting, chaos: Chaos, found: Audited, *, settled: bool) 
     repeats = {"offered": found.repeats, "dropped": found.dropped}
     audited = {key: value for key, value in found.document().items() if key != "digests"}
     about = {"seed": setting.seed, "starts": chaos.starts, "kills": kills, "settled": settled}
+    about["missed"] = chaos.missed
     return about | {"died": died} | repeats | told(found.findings) | audited
 
 
 def _text(document: dict[str, Any], found: Audited) -> str:
     rows = [(f"killed: {one['kind']}", one["killed"]) for one in document["kills"]]
+    if document["missed"]:
+        rows.append(("not killed: nobody was there to die", document["missed"]))
     rows += [
         ("the job was started", document["starts"]),
         ("inputs", document["inputs"]),

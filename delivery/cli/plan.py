@@ -13,7 +13,7 @@ from delivery.cli.output import Output, verb
 from delivery.cli.tables import ago, number, size, table, wide
 
 if TYPE_CHECKING:
-    from delivery.operate.planning import Planned
+    from delivery.operate.planning import Load, Planned
 
 
 @click.command(
@@ -67,13 +67,18 @@ def command(
         per_second=rate, record_bytes=record_bytes, partitions=partitions, keep_days=keep_days
     )
     planned = plan_of(declared(file), load)
-    out.result("\n".join(_lines(planned)), {"file": file} | planned.document())
+    out.result("\n".join(_lines(planned, load)), {"file": file} | planned.document())
 
 
-def _lines(planned: Planned) -> list[str]:
+def _lines(planned: Planned, load: Load) -> list[str]:
     home = planned.home or "a temporary directory of each host"
+    at = (
+        f"at {load.per_second:,g} records a second (--rate) of {size(load.record_bytes)} (--bytes), "
+        f"in topics of {number(load.partitions)} partitions (--partitions)"
+    )
     lines = [
         f"pipeline {planned.pipeline}: outputs, ids and seals in {planned.catalog}, indexes in {home}",
+        at,
         "",
     ]
     rows = [

@@ -121,6 +121,8 @@ def _block(titles: Sequence[str], row: Sequence[str], columns: int) -> list[str]
     lines = textwrap.wrap(first, columns, break_on_hyphens=False) or [""]
     wide_title = max((len(title) for title in titles[1:]), default=0)
     for title, cell in zip(titles[1:], rest, strict=True):
+        if not cell:  # as in the last row, whose sums are not of every column
+            continue
         head = f"{_GAP}{title.ljust(wide_title)}{_GAP}"
         room = max(columns - len(head), columns // 2)
         pieces = textwrap.wrap(cell, room, break_on_hyphens=False) or [""]

@@ -23,6 +23,7 @@ from dedup.errors import InvalidUsage
 from dedup.expiry import WINDOW_MS_DEFAULT, WINDOW_MS_MAX
 from dedup.filters import Filters
 from dedup.model import Source
+from delivery.declaring import one_of, refuse_no_text
 from delivery.lateness import Trust
 from delivery.naming import IdFrom, id_from, said_of
 from delivery.protocol.state import Limits
@@ -47,6 +48,7 @@ _PATHS = ("files", "sqlite")
 
 #: What becomes of a repeat whose payload is not that of the record it repeats.
 Conflicts = Literal["count", "ignore", "error"]
+Start = Literal["earliest", "latest"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +99,7 @@ class StageSpec:
     rekeyed: bool = False
     conflicts: Conflicts = "count"
     window_ms: int = WINDOW_MS_DEFAULT
-    start: Literal["earliest", "latest"] = "earliest"
+    start: Start = "earliest"
     threads: int = 1
     deterministic: bool = False
     bundle_rows: int = BUNDLE_ROWS
@@ -106,6 +108,12 @@ class StageSpec:
 
     def __post_init__(self) -> None:
         """Refuse what could not run, before anything is started."""
+        if self.reads != "":
+            refuse_no_text("declare a stage", reads=self.reads)
+        for topic in self.topics:
+            refuse_no_text("declare a stage", writes=topic)
+        one_of(Conflicts, conflicts=self.conflicts)
+        one_of(Start, start=self.start)
         for what, text in (("pipeline", self.pipeline), ("stage", self.name)):
             if not text or "/" in text:
                 raise InvalidUsage(

@@ -15,7 +15,8 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 
-from dedup.errors import InvalidUsage
+from dedup.errors import InvalidUsage, Unavailable
+from delivery.kafka.entering import refusal
 from delivery.kafka.options import Options
 from delivery.kafka.port import Client
 from delivery.kafka.reaching import announced, reach
@@ -52,7 +53,8 @@ def open_client(
         say: if given, a broker has answered when this returns, and it is told what is waited for.
 
     Raises:
-        InvalidUsage: an address, an option or a library that cannot be had.
+        InvalidUsage: an address, an option or a library that cannot be had; with `say`, a broker that
+            lets nobody in by these options.
         Unavailable: no broker answers; without `say` kafka-python finds out at once, librdkafka
             when it is asked something.
     """
@@ -72,14 +74,25 @@ def open_client(
     if say is None:
         return make()
     reach(bootstrap, say)
-    with announced(bootstrap, say):
-        opened = make()
+    with announced(bootstrap, say, partial(refusal, chosen)):
         try:
-            opened.names()
-        except BaseException:
-            opened.close()
-            raise
-        return opened
+            return _answering(make)
+        except Unavailable as error:
+            why = refusal(chosen)
+            if not why:
+                raise
+            raise InvalidUsage(error.op, bootstrap, f"{why}; nothing was read or written") from None
+
+
+def _answering(make: Callable[[], Client]) -> Client:
+    """Return a client that a broker has answered."""
+    opened = make()
+    try:
+        opened.names()
+    except BaseException:
+        opened.close()
+        raise
+    return opened
 
 
 def _opened(options: Options, client: str | None) -> Client:

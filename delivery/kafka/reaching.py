@@ -86,9 +86,16 @@ def reach(bootstrap: str, say: Callable[[str], None]) -> None:
 
 
 @contextmanager
-def announced(bootstrap: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Say who is waited for, unless the body is done soon."""
-    timer = threading.Timer(QUIET_SECONDS, say, [f"waiting for Kafka at {bootstrap} to answer"])
+def announced(
+    bootstrap: str, say: Callable[[str], None], why: Callable[[], str] = str
+) -> Iterator[None]:
+    """Say who is waited for, and why if that can be told, unless the body is done soon."""
+
+    def tell() -> None:
+        found = why()
+        say(f"waiting for Kafka at {bootstrap} to answer{found and f': {found}'}")
+
+    timer = threading.Timer(QUIET_SECONDS, tell)
     timer.daemon = True
     timer.start()
     try:

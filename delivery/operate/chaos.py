@@ -41,6 +41,8 @@ __all__ = ["KINDS", "Chaos", "Rest", "Setting", "told"]
 
 #: How long somebody may take to come past a point.
 POINT_SECONDS_MAX = 20.0
+#: Somebody to kill may take so long to come back: a job on Spark that starts anew needs twenty seconds.
+VICTIM_SECONDS_MAX = 30.0
 #: A command that ended asks for another one at once; so often it may fail by itself.
 FAILURES_MAX = 3
 #: How long a job may take to end when it is asked to.
@@ -73,7 +75,8 @@ class Setting:
     Attributes:
         command: the job, as a shell would start it.
         kills: how many, spread over `seconds` at random.
-        kinds: of `KINDS`; a kind that is not there just now is passed over for another.
+        kinds: of `KINDS`; a kind that is not there just now is passed over for another, and waited for
+            if there is none.
         points: at which somebody may die.
         seed: of all choices.
         log: where what the job says goes.
@@ -111,6 +114,8 @@ class Chaos:
         #: Who died, by kind, when that was seen, and how often the job was started.
         self.died: list[tuple[int, str]] = []
         self.starts = 0
+        #: How often nobody of what may die was there.
+        self.missed = 0
         self._job = self._start()
 
     def kill_all(self) -> None:
@@ -126,11 +131,14 @@ class Chaos:
                 self._revive()
                 self._pause.wait(POLL_SECONDS)
             self._revive()
-            kinds = self._chance.sample(list(setting.kinds), len(setting.kinds))
-            name = next((kind for kind in kinds if self._ways[kind](self)), None)
-            if name is not None:
-                self.died.append((time.time_ns() // 1_000_000, name))
-                self._report(f"{time.monotonic() - began:5.0f} s  {KINDS[name]}")
+            name = self._kill_any(list(setting.kinds))
+            at = f"{time.monotonic() - began:5.0f} s"
+            if name is None:
+                self.missed += 1
+                self._report(f"{at}  nobody: there was none of what may die")
+                continue
+            self.died.append((time.time_ns() // 1_000_000, name))
+            self._report(f"{at}  {KINDS[name]}")
 
     def settle(self, rests: Callable[[], bool], seconds_max: float) -> bool:
         """Let the job go on until it rests; tell whether it came to that.
@@ -211,6 +219,17 @@ class Chaos:
         self._job.wait()
 
     # Who dies ---------------------------------------------------------------------------------
+
+    def _kill_any(self, kinds: Sequence[str]) -> str | None:
+        """Kill one of these kinds, waiting while none is there: what died is yet to come back."""
+        deadline = time.monotonic() + VICTIM_SECONDS_MAX
+        while True:
+            mixed = self._chance.sample(kinds, len(kinds))
+            name = next((kind for kind in mixed if self._ways[kind](self)), None)
+            if name is not None or time.monotonic() > deadline:
+                return name
+            self._revive()
+            self._pause.wait(POLL_SECONDS)
 
     def _kill_at_point(self) -> bool:
         point = self._chance.choice(list(self._setting.points))

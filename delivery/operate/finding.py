@@ -65,7 +65,8 @@ def places_of_id(catalog: Catalog, cluster: Cluster, record_id: RecordId) -> lis
             "explain a record",
             words,
             f"no lane has decided it and no seal has made it, or all that did have forgotten it"
-            f"{unasked if away else ''}; nothing was read: say where the record is with --offset",
+            f"{unasked if away else ''}; nothing was read: say where the record is with --offset; "
+            "its key is its name only where id_from= says so",
         )
     places: dict[_Place, None] = {}
     for decision in sorted(decisions, key=lambda one: one.sealed_ms or 0):

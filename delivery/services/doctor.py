@@ -155,6 +155,7 @@ def _packages(directory: Path) -> Iterator[Finding]:
 
 def _drivers() -> Iterator[Finding]:
     """Compare what is installed with what our own metadata asks for."""
+    told = set()
     for line in importlib.metadata.requires(DISTRIBUTION) or []:
         match = _REQUIREMENT.match(line)
         assert match is not None, "every requirement has a name"
@@ -162,6 +163,9 @@ def _drivers() -> Iterator[Finding]:
         extra = _EXTRA.search(match["marker"] or "")
         if name == DISTRIBUTION or (extra and extra["extra"] in ("all", "jre")):
             continue  # `all` repeats the others; Java has a check of its own
+        if (name, versions) in told:
+            continue  # several extras need it
+        told.add((name, versions))
         check = f"driver {name}"
         wanted = f"{DISTRIBUTION}[{extra['extra']}]" if extra else DISTRIBUTION
         install = f'pip install "{wanted}"'

@@ -165,7 +165,7 @@ def _window(stage: StageHistory, found: Distances | None, seconds: float) -> Ite
             f"{repeats:,} repeats in {_words(round(seconds * 1000))}; of {len(found.found_ms):,} that "
             f"were looked up the latest came {_words(longest)} after its original"
         )
-        change = f'window="{window}" holds {WINDOW_MARGIN} times that'
+        change = f'window="{window}" holds at least {WINDOW_MARGIN} times that'
         if window == WINDOW_LONGEST:
             change += "; there is no longer one, and a repeat that comes later counts again"
     yield Advice(stage=stage.name, topic=Topic.WINDOW, seen=seen, change=change)

@@ -195,6 +195,11 @@ def test_a_table_fits_or_becomes_blocks(columns):
         assert max(map(len, lines)) <= columns
 
 
+def test_a_block_leaves_out_what_its_row_has_nothing_in():
+    rows = [["orders-0", "1", "2"], ["2 lanes", "", "4"]]
+    assert tables.table(["lane", "seq", "ids"], rows, 10)[3:] == ["2 lanes", "  ids  4"]
+
+
 def test_figures_in_words():
     assert [tables.size(count) for count in (0, 999, 1000, 2_500_000, -1500)] == [
         *("0 B", "999 B", "1.0 kB", "2.5 MB", "-1.5 kB"),

@@ -136,6 +136,8 @@ def test_every_key_of_a_plan_is_documented(tmp_path: Path) -> None:
     )
     found = document("plan", str(file))
     assert undocumented("plan", found) == set()
+    said = called("plan", str(file), "--rate", "20000", "--partitions", "8").stdout
+    assert "at 20,000 records a second (--rate) of 200 B (--bytes), in topics of 8 part" in said
     abouts = {one["about"] for one in found["warnings"]}
     assert abouts - set(re.findall(r"`(\w+)`", section("plan"))) == set()
 

@@ -70,6 +70,82 @@ def test_two_stages_may_go_round():
     assert len(delivery.stages) == 2
 
 
+# Words ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        # Taken for what it is not, each of these would repeat or lose records without a word.
+        ({"dedup": "topics"}, r"dedup='topics'.*say \"partition\" or \"topic\""),
+        ({"conflicts": "eror"}, r"conflicts='eror'.*\"count\" or \"ignore\" or \"error\""),
+        ({"start": "lastest"}, r"start='lastest'.*\"earliest\" or \"latest\""),
+        (
+            {"id_form": "header:id"},
+            r"option id_form.*did you mean id_from\? It takes reads, writes",
+        ),
+        ({"dead_letter": "dead"}, r"did you mean dead_letters\?"),
+        ({"reads": ["a", "b"]}, r"reads=\['a', 'b'\].*say one topic"),
+        ({"reads": None}, r"reads=None.*environment variable"),
+        ({"writes": ["priced", 3]}, r"writes=3.*say a topic, or a tuple of topics"),
+        ({"dead_letters": 3}, r"writes=3"),
+    ],
+)
+def test_what_is_misspelt_is_refused_where_it_is_said(said, wanted):
+    with pytest.raises(InvalidUsage, match=rf"{wanted}") as refused:
+        declare(shop(), **said)
+    assert "nothing was started" in str(refused.value)
+
+
+@pytest.mark.parametrize("said", [{"kafka": None}, {"kafka": ""}, {"catalog": None}])
+def test_an_address_that_is_not_set_asks_for_the_variable(said):
+    with pytest.raises(InvalidUsage, match=f"{next(iter(said))}=.*nothing was started: say"):
+        Delivery(**{"catalog": "memory:", "kafka": "127.0.0.1:9"} | said)
+
+
+def test_options_of_a_pipeline_and_of_a_receiver_are_told_too():
+    with pytest.raises(InvalidUsage, match=r"option kakfa.*did you mean kafka"):
+        Delivery(catalog="memory:", kakfa="127.0.0.1:9")
+    with pytest.raises(InvalidUsage, match=r"option databse.*did you mean database"):
+        shop().receiver(topic="priced", group="billing", databse="x")
+
+
+def mute(record):
+    record.replace(value=b"x")
+
+
+def mute_at_times(record):
+    if record.value is None:
+        return
+    mute(record)
+
+
+def always_raises(record):
+    raise ValueError(record)
+
+
+def yields_nothing(_record):
+    yield from ()
+
+
+def returns_at_times(record):
+    return None if record.value is None else record
+
+
+@pytest.mark.parametrize("call", [mute, mute_at_times, lambda _: None])
+def test_a_function_that_forgets_to_return_is_refused(call):
+    with pytest.raises(
+        InvalidUsage, match=r"never returns anything, at .*py:\d+: .*never run again"
+    ):
+        shop().stage(reads="orders", writes="priced")(call)
+    shop().stage(reads="orders", name="effects-only")(call)
+
+
+@pytest.mark.parametrize("call", [always_raises, yields_nothing, returns_at_times, str, print])
+def test_what_may_be_meant_is_not(call):
+    shop().stage(reads="orders", writes="priced")(call)
+
+
 # Windows --------------------------------------------------------------------------------------
 
 

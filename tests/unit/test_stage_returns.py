@@ -137,3 +137,10 @@ def test_outputs_without_names_are_counted(house: House):
     error = broken(house, house.runner(call=lambda record: record.replace(value=b"x").to(-1)))
     assert "to output -1, of" in str(error)
     assert "the stage has 1 outputs, numbered from 0; nothing" in str(error)
+
+
+def test_a_stage_without_outputs_is_not_asked_about_their_numbers(house: House):
+    house.write("a")
+    call = lambda record: record  # noqa: E731 - the error says where it stands
+    error = broken(house, house.runner(writes=(), call=call, policy=Policy()))
+    assert "declared without writes=; nothing of its bundle was sealed: say writes=" in str(error)
