@@ -338,10 +338,9 @@ class Keeper:
 
     def _due(self) -> tuple[int, Work] | None:
         for group in self.contents.groups.values():
-            inputs = tuple(group.runs)
             if group.filter is not None and group.filter.full:
                 count = group.count
-                return count, growing(group, inputs, self._maker(group.bucket, count))
+                return count, growing(group, self._maker(group.bucket, count))
             inputs = due(group, self._limits)
             if inputs:
                 count = sum(held.run.count for held in inputs)

@@ -4,9 +4,9 @@ What it is: `due`, a rule over sizes; the two kinds of work; `Background`, one o
 What it must not know: locks, manifests, who may adopt the outcome.
 
 Invariants:
-    Work reads only runs, which never change, and writes only files that nobody knows yet. So it
-    needs no lock, may be thrown away at any time, and whoever adopts it looks first whether what it
-    was made from is still what is held.
+    Work reads only runs, which never change, and which there are of a group at a moment; it writes
+    only files that nobody knows yet. So it needs no lock, may be thrown away at any time, and whoever
+    adopts it looks first whether what it was made from is still what is held.
     After `close` no thread is left.
 """
 
@@ -96,18 +96,24 @@ def merging(group: Group, inputs: tuple[Held, ...], path: Path) -> Work:
     return work
 
 
-def growing(group: Group, inputs: tuple[Held, ...], make: Callable[[], SharedFilter]) -> Work:
-    """Return the work of making a filter from runs."""
+def growing(group: Group, make: Callable[[], SharedFilter]) -> Work:
+    """Return the work of making a filter from runs.
+
+    Those that come meanwhile are its work too: who adopts it would have to add a million ids at once.
+    """
 
     def work(stop: Callable[[], bool]) -> Outcome | None:
         made = make()
-        for held in inputs:
-            for ids in held.pieces():
-                if stop():
-                    made.close()
-                    return None
-                made.add(ids)
-        return Grown(group, inputs, made)
+        done: list[Held] = []
+        while news := _without(group.runs, done):
+            for held in news:
+                for ids in held.pieces():
+                    if stop():
+                        made.close()
+                        return None
+                    made.add(ids)
+            done += news
+        return Grown(group, tuple(done), made)
 
     return work
 
@@ -160,6 +166,11 @@ class Background(Generic[Made]):
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def _without(runs: list[Held], done: list[Held]) -> list[Held]:
+    known = {id(held) for held in done}
+    return [held for held in tuple(runs) if id(held) not in known]
 
 
 def _every(_incarnation: Incarnation, _seq: int) -> bool:

@@ -21,7 +21,7 @@ from dedup.filters import (
     open_filter,
     saturated,
 )
-from dedup.filters.blocked import patterns
+from dedup.filters.blocked import _summed, patterns
 from dedup.filters.sizing import LINES_MAX, PATTERNS, load, strangers
 from tests.unit.filters_kit import BUCKET, KEY, LANE, LATER, TAG, keys, random_ids
 
@@ -299,6 +299,14 @@ def test_patterns_are_four_different_bits_each_and_use_every_bit():
     uses = [int(((table >> np.uint64(bit)) & np.uint64(1)).sum()) for bit in range(64)]
     assert min(uses) > 180
     assert max(uses) < 340
+
+
+def test_the_fullest_and_the_emptiest_lines_are_counted():
+    counts = np.zeros((66, 8), dtype=np.uint8)
+    for row in range(65):
+        counts[row] = row
+    counts[65] = [1, 64, 0, 3, 5, 7, 0, 11]
+    assert _summed(counts).tolist() == counts.sum(axis=1).tolist()
 
 
 def test_random_ids_never_make_a_line_that_passes_for_crowded():

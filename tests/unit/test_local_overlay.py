@@ -7,6 +7,7 @@ import pytest
 
 from dedup.arrays import Ids, pack, sorted_unique, to_raw
 from dedup.formats.segment import Part, raw_ids
+from dedup.local import overlay
 from dedup.local.group import EXTERNAL, Group, Lens
 from dedup.local.overlay import CHUNKS_MAX, LINE_BITS, LINES_FROM, Chunk, Chunks, merged
 from dedup.local.stats import Counters
@@ -34,6 +35,32 @@ def test_of_the_same_id_twice_the_oldest_seal_wins():
     seals = [one.origins[at] for at in one.origin(rows).tolist()]
     assert seals == [(ONE, 5), (TWO, 2), (TWO, 2), (TWO, 2)]
     assert len(one.ids) == 4
+
+
+@pytest.mark.parametrize("at_once", [1 << 14, 100, 7, 1])
+@pytest.mark.parametrize("lines", [None, 3, 1])
+def test_chunks_are_put_together_in_pieces_of_whatever_size(monkeypatch, at_once, lines):
+    monkeypatch.setattr(overlay, "MERGED_AT_ONCE", at_once)
+    every = random_ids(600, 5, lines)
+    random = np.random.default_rng(6)
+    chunks, first = [], {}
+    for seq in (4, 2, 9, 7):
+        ids = every[np.sort(random.permutation(len(every))[:300])]
+        raw = to_raw(ids)
+        digests = b"".join(seq.to_bytes(2, "little") for _ in ids)
+        chunks.append(Chunk.of(Part(EXTERNAL, raw, digests=digests), (ONE, seq)))
+        for row in ids.tolist():
+            first[tuple(row)] = min(seq, first.get(tuple(row), seq))
+    one = merged(chunks)
+    assert one.ids.tolist() == [list(row) for row in sorted(first)]
+    assert one.origin_of is not None
+    assert one.digests is not None
+    seals = [one.origins[at] for at in one.origin_of.tolist()]
+    assert seals == [(ONE, first[row]) for row in sorted(first)]
+    assert one.digests.tolist() == [seq for _, seq in seals]
+    again = merged([one, chunk_of(every, 5)])
+    assert again.digests is None, "some have none"
+    assert len(again.ids) == len(every)
 
 
 def test_chunks_stay_few_however_small_they_are():

@@ -7,12 +7,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
+from dedup.arrays import sorted_unique
+from dedup.filters import Filters
 from dedup.formats.segment import Bucket, Origin
 from dedup.local.group import Group, Held
 from dedup.local.limits import LIMITS
-from dedup.local.upkeep import due
+from dedup.local.shared import Recipe, SharedFilter
+from dedup.local.upkeep import Grown, due, growing
+from dedup.model import Incarnation
+from dedup.runs import write_run
 
 BUCKET = Bucket(Origin.EXTERNAL, 0)
 
@@ -50,3 +56,36 @@ def test_a_large_run_stays_where_it_is_while_small_ones_come() -> None:
     flushes, size = 40, 1 << 17
     times, _ = kept([100_000_000], flushes, size)
     assert times <= ceil(log(flushes, LIMITS.fanout)), "none of it was moved"
+
+
+def test_a_filter_has_the_runs_that_came_while_it_was_made(tmp_path: Path) -> None:
+    """What is left to whoever adopts it came in the last moment."""
+    group = Group(BUCKET, 1, None)
+    every = [
+        np.random.default_rng(seed).integers(0, 1 << 64, (100, 2), dtype=np.uint64)
+        for seed in range(3)
+    ]
+
+    def come() -> None:
+        ids = sorted_unique(every[len(group.runs)])
+        path = tmp_path / str(len(group.runs))
+        origins, of = [(Incarnation(bytes(16)), 1)], np.zeros(len(ids), dtype=np.uint32)
+        run = write_run(path, "lane", BUCKET, ids, origins=origins, origin_of=of)
+        group.runs.append(Held(run, path, 1))
+
+    def stop() -> bool:
+        if len(group.runs) < len(every):
+            come()
+        return False
+
+    def made() -> SharedFilter:
+        recipe = Recipe(lane="lane", filters=Filters())
+        return SharedFilter.create(recipe, tmp_path / "filter", BUCKET, 1_000)
+
+    come()
+    grown = growing(group, made)(stop)
+    assert isinstance(grown, Grown)
+    assert list(grown.inputs) == group.runs
+    assert len(group.runs) == len(every)
+    assert grown.output.maybe(np.concatenate(every)).all()
+    grown.output.close()
