@@ -1,7 +1,7 @@
 """Collection: taking away what no attempt and no receiver can need any more.
 
 What it is: `survey` reads a lane and returns a plan, a list of steps in the order that makes every
-prefix of it safe; `Step.perform` does one. A dry run is a plan that is only printed.
+prefix of it safe; `Step.perform` does one, and `dedup.steps` has the names of all. A dry run is a plan that is only printed.
 What it must not know: clocks, Kafka, who writes the lane meanwhile.
 
 Invariants:
@@ -19,12 +19,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from dedup import steps as named
 from dedup.catalog.catalog import Catalog, dead_slots, segment_place
 from dedup.catalog.store import Blob
 from dedup.expiry import WINDOW_MS_DEFAULT, forgettable
 from dedup.formats.merged import Merged, merged_at
 from dedup.formats.segment import Origin, Part, whole_segment
 from dedup.model import Head, Incarnation, LaneRow, Seal, SegmentList, Slot
+from dedup.steps import Step
 
 _WORDS = {Blob.OUTPUTS: "outputs", Blob.SEGMENT: "segment", Blob.DROPPED: "dropped offsets"}
 
@@ -39,18 +41,6 @@ class Keep:
     outputs_after: int | None = None
     #: How long external ids are held, along lane time.
     window_ms: int = WINDOW_MS_DEFAULT
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step of a plan: what it does in words, and doing it."""
-
-    what: str
-    act: Callable[[Catalog], bool]
-
-    def perform(self, catalog: Catalog) -> bool:
-        """Do it; False if somebody else moved what it compared, and the plan is void."""
-        return self.act(catalog)
 
 
 def survey(catalog: Catalog, lane: str, keep: Keep) -> list[Step]:
@@ -90,6 +80,7 @@ def collect(catalog: Catalog, lane: str, keep: Keep) -> list[str]:
 
 def _raise(lane: str, row: LaneRow, upto: int) -> Step:
     return Step(
+        named.OUTPUTS_MARKED,
         f"mark outputs up to seq {upto} as collected",
         lambda catalog: catalog.raise_collected(lane, row, upto),
     )
@@ -103,11 +94,11 @@ def _outputs(
     done = [slot for slot in stored if slot.seq <= collected and _ours(slot, row.head)]
     lost = dead_slots([slot for slot in stored if slot.seq > collected], row, seals)
     if done or lost:
-        yield _delete(Blob.OUTPUTS, [*done, *lost])
+        yield _delete(named.OUTPUTS_DELETED, Blob.OUTPUTS, [*done, *lost])
     segments = list(catalog.store.slots(Blob.SEGMENT, lane, last=row.head.ref.seq))
     losers = dead_slots(segments, row, seals)
     if losers:
-        yield _delete(Blob.SEGMENT, losers)
+        yield _delete(named.LOST_IDS_DELETED, Blob.SEGMENT, losers)
 
 
 def _entries(
@@ -130,7 +121,8 @@ def _entries(
         version = (old.version if old else 0) + 1
         after = SegmentList(version=version, upto=last, slots=(*known, *slots))
         what = f"list the ids of seals up to {last} apart from their entries"
-        steps.append(_replace_list(what, lane, old, after))
+        replaced = _replaces(lane, old, after)
+        steps.append(Step(named.IDS_LISTED, what, replaced))
         listed = last
     gone = min(last, listed)
     for incarnation, first, end in row.head.runs(0, gone):
@@ -158,7 +150,7 @@ def _dropped(
     }
     lost = [slot for slot in dead_slots(stored, row, kept) if slot not in behind]
     if behind or lost:
-        yield _delete(Blob.DROPPED, [*behind, *lost])
+        yield _delete(named.DROPPED_DELETED, Blob.DROPPED, [*behind, *lost])
 
 
 def _expired(
@@ -192,9 +184,14 @@ def _expired(
         return
     rest = tuple(slot for slot in old.slots if slot not in gone)
     new = SegmentList(version=old.version + 1, upto=old.upto, slots=rest)
-    what = f"forget the ids of {len(gone)} seals that no record can repeat any more"
-    yield _replace_list(what if gone else "close the list to leftovers", lane, old, new)
-    yield _delete(Blob.SEGMENT, [*gone, *left])
+    forgets = f"forget the ids of {len(gone)} seals that no record can repeat any more"
+    kind, what = (
+        (named.IDS_UNLISTED, forgets)
+        if gone
+        else (named.LIST_CLOSED, "close the list to leftovers")
+    )
+    yield Step(kind, what, _replaces(lane, old, new))
+    yield _delete(named.IDS_DELETED, Blob.SEGMENT, [*gone, *left])
 
 
 @dataclass(slots=True)
@@ -230,8 +227,8 @@ class _Expiry:
         )
 
 
-def _replace_list(what: str, lane: str, old: SegmentList | None, new: SegmentList) -> Step:
-    return Step(what, lambda catalog: catalog.replace_segment_list(lane, old, new))
+def _replaces(lane: str, old: SegmentList | None, new: SegmentList) -> Callable[[Catalog], bool]:
+    return lambda catalog: catalog.replace_segment_list(lane, old, new)
 
 
 def _forget_losers(lane: str, last: int) -> Step:
@@ -239,15 +236,15 @@ def _forget_losers(lane: str, last: int) -> Step:
         catalog.store.forget_losers(lane, last)
         return True
 
-    return Step(f"forget the digests of losers up to seq {last}", act)
+    return Step(named.LOSERS_FORGOTTEN, f"forget the digests of losers up to seq {last}", act)
 
 
-def _delete(kind: Blob, slots: list[Slot]) -> Step:
+def _delete(kind: str, blobs: Blob, slots: list[Slot]) -> Step:
     def act(catalog: Catalog) -> bool:
-        catalog.store.delete(kind, slots)
+        catalog.store.delete(blobs, slots)
         return True
 
-    return Step(f"delete the {_WORDS[kind]} of {len(slots)} attempts", act)
+    return Step(kind, f"delete the {_WORDS[blobs]} of {len(slots)} attempts", act)
 
 
 def _put_segment(slot: Slot, chunk: bytes) -> Step:
@@ -255,11 +252,12 @@ def _put_segment(slot: Slot, chunk: bytes) -> Step:
         catalog.store.put(Blob.SEGMENT, slot, [chunk])
         return True
 
-    return Step(f"store the ids of seal {slot.seq} apart from it", act)
+    return Step(named.IDS_STORED_APART, f"store the ids of seal {slot.seq} apart from it", act)
 
 
 def _delete_entries(lane: str, row: LaneRow, incarnation: Incarnation, end: int) -> Step:
     return Step(
+        named.ENTRIES_DELETED,
         f"delete entries up to seq {end}",
         lambda catalog: catalog.delete_seals(lane, row, incarnation, end),
     )

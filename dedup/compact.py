@@ -33,10 +33,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from dedup import steps as named
 from dedup.arrays import from_raw, to_raw
 from dedup.catalog.catalog import Catalog, segment_place
 from dedup.catalog.store import Blob
-from dedup.collect import Step
 from dedup.formats.merged import (
     LEVEL_MAX,
     SPAN_MAX,
@@ -56,6 +56,7 @@ from dedup.formats.segment import (
 )
 from dedup.model import Head, ReadSeq, SegmentList, Slot, merged_reads
 from dedup.runs.merge import Block, combined, merged
+from dedup.steps import Step
 
 #: So many segments of single seals are merged at once, at least; fewer are not worth a new list.
 PLAIN_MIN = 64
@@ -188,9 +189,15 @@ def survey(
         return []
     what = f"the ids of {len(merge.plain)} seals" if merge.plain else f"{len(merge.tiers)} segments"
     return [
-        Step(f"merge {what}", merge.store),
-        Step("list what was merged in place of what it was made of", merge.replace),
-        Step("delete what was merged", merge.delete),
+        Step(
+            named.SEALS_MERGED if merge.plain else named.TIERS_MERGED, f"merge {what}", merge.store
+        ),
+        Step(
+            named.MERGE_LISTED,
+            "list what was merged in place of what it was made of",
+            merge.replace,
+        ),
+        Step(named.MERGE_INPUTS_DELETED, "delete what was merged", merge.delete),
     ]
 
 

@@ -19,12 +19,13 @@ from typing import Any
 from dedup import collect, compact
 from dedup.catalog.catalog import Catalog, segment_place
 from dedup.catalog.store import Blob
-from dedup.collect import Keep, Step
+from dedup.collect import Keep
 from dedup.errors import InvalidUsage
 from dedup.expiry import WINDOW_MS_MAX
 from dedup.formats.merged import merged_at
 from dedup.formats.segment import Origin, Part, whole_segment
 from dedup.model import LaneRow, Seal, SegmentList, Slot
+from dedup.steps import Step
 from delivery.operate.opening import database_of
 from delivery.operate.watched import Deeds, Rehearsal, Watched
 

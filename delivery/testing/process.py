@@ -15,9 +15,9 @@ from typing import TypeVar
 
 from connectors.memory import memory_logs
 from dedup.catalog.catalog import Catalog
-from dedup.collect import Step
 from dedup.frozen import replace
 from dedup.index import ExactIndex, Ids, Memo
+from dedup.steps import Step
 from delivery.broker import MemoryBroker
 from delivery.judge import Judge, Memory
 from delivery.lateness import Trust

@@ -25,6 +25,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from dedup.catalog.catalog import Catalog
 from dedup.local import LaneIndex
 from delivery.host.clock import SystemClock
 from delivery.host.spec import Plan, StageSpec
@@ -42,6 +43,8 @@ STRAY, ASKED = "stray", "asked"
 POLL_SECONDS = 0.02
 #: The variable that says so, and when that was, in milliseconds.
 TINY_INDEXES = "ACCEPTANCE_TINY_INDEXES"
+#: What rides in a seal then: the id of a single record, or a few that were dropped.
+TINY_INLINE_BYTES_MAX = 48
 #: A second is ten minutes then: what a lane may forget is counted in tens of minutes.
 PACE = 600
 
@@ -59,6 +62,7 @@ def _hurried(_clock: SystemClock) -> int:
 if TINY_INDEXES in os.environ:
     # Whoever runs the stages imports this module first; no user has a reason to set either.
     LaneIndex.__init__.__kwdefaults__["limits"] = TINY
+    Catalog.__init__.__kwdefaults__["inline_bytes_max"] = TINY_INLINE_BYTES_MAX
     SystemClock.now_ms = _hurried
 
 

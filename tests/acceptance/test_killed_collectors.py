@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dedup.steps import KINDS
+from delivery.host.killing import PAUSED
+from delivery.operate.dying import Kills
+from delivery.points import STORED_NOT_SEALED
 from tests.acceptance.kit import END_SECONDS_MAX, Trial, delivered, prove, shares
 from tests.acceptance.pricing import Pipeline
+from tests.acceptance.test_killed_indexes import now_ms
 from tests.acceptance.test_killed_spark import CATALOGS, ENGINES, LOCAL, SECONDS_MAX
 
 RECORDS = 600
 PARTS = 12
-#: A plan for one lane has a handful of steps, and there are eight lanes.
-DEAD_MIN = 10
 
 PLACES = [(engine, catalog) for engine in ENGINES for catalog in CATALOGS]
 
@@ -31,13 +38,26 @@ def test_collectors_die_behind_every_step_beside_a_running_pipeline(
 ) -> None:
     engine, catalog = place
     pipeline: Pipeline = request.getfixturevalue(f"{catalog}_pipeline")
+    pipeline = replace(pipeline, tiny=now_ms())
     trial = Trial.of(pipeline, tmp_path, seed=53, count=RECORDS)
+    kills = Kills(tmp_path / "kills", [STORED_NOT_SEALED])
     driver, collector = trial.drive(engine, LOCAL), trial.collect()
+    rival = trial.start(kill_at=kills.kill_at)
+    kills.arm(STORED_NOT_SEALED, PAUSED)
+    lost = False
     for part in shares(trial.traffic.rows, PARTS):
-        trial.send(part)
-        delivered(trial, driver, SECONDS_MAX)
+        # The ids of one record ride in its seal, those of others are stored apart from the first.
+        for piece in (part[:1], part[1:]):
+            trial.send(piece)
+            delivered(trial, driver, SECONDS_MAX)
+        if kills.happened(STORED_NOT_SEALED) and not lost:
+            os.kill(int(kills.marker(STORED_NOT_SEALED).read_text().split()[1]), signal.SIGCONT)
+            lost = True
+    assert lost, "somebody stood still with what it had stored, and another was quicker"
     trial.complete.touch()
     driver.ended(0, SECONDS_MAX)
+    rival.ended(0, SECONDS_MAX)
     collector.ended(0, END_SECONDS_MAX)
-    assert int(collector.said.read_text()) >= DEAD_MIN
+    died = json.loads(collector.said.read_text())
+    assert set(died) == set(KINDS), died
     prove(trial, collected=True)
