@@ -202,6 +202,22 @@ def test_a_process_that_is_overtaken_while_it_writes_takes_over(tmp_path, thread
     assert all_left(lane, tmp_path)
 
 
+def test_what_is_ahead_of_runs_and_not_of_what_is_known_is_not_taken_over(tmp_path, thread):
+    """regression: a writer lost its merges to readers that published what it had set aside."""
+    lane = Lane()
+    with begun(lane, tmp_path, thread) as index:
+        filled(lane, 1, 1)
+        with opened(lane, tmp_path) as other:
+            assert all_known(other, lane)
+        assert published(lane, tmp_path) == lane.head.ref.seq
+        filled(lane, 1, 1)
+        index.catch_up(lane.head)
+        index.settle()
+        assert index.counters.adoptions == 0
+        assert published(lane, tmp_path) == lane.head.ref.seq
+    assert all_left(lane, tmp_path)
+
+
 def test_who_takes_over_while_it_writes_does_not_fall_behind_it(tmp_path, thread):
     lane = Lane()
     with begun(lane, tmp_path, thread) as index:
