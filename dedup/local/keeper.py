@@ -191,11 +191,16 @@ class Keeper:
     def _publish(self, place: Place, fits: Fits) -> None:
         current = place.read()
         if current is not None and current.mark != self._mark:
+            tag = self.contents.tag
+            if tag is not None and self._flushed().seq <= current.tag.seq <= tag.seq:
+                # It is ahead of our runs, not of what we know. Taken over, it would cost what upkeep
+                # has made meanwhile, again and again beside processes that publish often.
+                self.flush()
             lost = not self._placed() <= current.names
             # SUBTLE: a manifest behind the one that we know has not all ids of our placed runs.
             # Whoever wrote it could not read ours; what we hold of it stays mapped.
             use = current.tag.seq >= self._base and self._like_ours(current) and fits(current)
-            wanted = use and (lost or current.tag.seq >= self._flushed().seq)
+            wanted = use and (lost or current.tag.seq > self._flushed().seq)
             if not (wanted and self._adopt(current)) and lost:
                 # Our placed files went with a manifest that is no use to us. They stay mapped.
                 self._place = None
