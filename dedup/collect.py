@@ -1,7 +1,8 @@
 """Collection: taking away what no attempt and no receiver can need any more.
 
 What it is: `survey` reads a lane and returns a plan, a list of steps in the order that makes every
-prefix of it safe; `Step.perform` does one, and `dedup.steps` has the names of all. A dry run is a plan that is only printed.
+prefix of it safe; `Step.perform` does one, and `dedup.steps` has the names of all. A dry run is a
+plan that is only printed.
 What it must not know: clocks, Kafka, who writes the lane meanwhile.
 
 Invariants:

@@ -76,11 +76,12 @@ class Record(NamedTuple):
             value = self.value
         elif type(value) is not bytes:
             value = as_bytes(value)
-        return Output(
-            value,
-            self.key if key is None else key,
-            tuple(headers.items()) if headers is not None else (),
-        )
+        if key is None:
+            key = self.key
+        if key is None and headers is None and value is not None and len(value) <= _PLAIN_BYTES_MAX:
+            # What `Output` would find to be plain; most are, and a call is a third of this one.
+            return tuple.__new__(Output, (value, None, (), 0))
+        return Output(value, key, tuple(headers.items()) if headers is not None else ())
 
 
 class _Output(NamedTuple):

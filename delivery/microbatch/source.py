@@ -41,6 +41,11 @@ SAID = ("kafka.bootstrap.servers", "subscribe", "startingoffsets", "includeheade
 #: Ways to name topics that are not one fixed list.
 LOOSE = ("subscribepattern", "assign")
 
+#: How long a broker may hold a fetch back that finds nothing. Spark's reader asks for what comes after
+#: a batch before anybody wants it, and the next batch waits for that answer: half a second by Kafka's
+#: own default, where few records come. Nobody asks between batches, so it costs no requests.
+FETCH_WAIT_MS = 10
+
 _PREFIX = "kafka."
 #: librdkafka's names for what Java calls otherwise.
 _JAVA = {"sasl.mechanisms": "sasl.mechanism", "ssl.ca.location": "ssl.truststore.location"}
@@ -58,6 +63,7 @@ def frame(
     )
     return (
         spark.readStream.format("kafka")
+        .option("kafka.fetch.max.wait.ms", FETCH_WAIT_MS)
         .options(**options)
         .options(
             **{
