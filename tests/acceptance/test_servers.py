@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dedup.catalog.open import open_store
 from delivery import Indeterminate, Unavailable
 from delivery.kafka.opening import open_client
 from delivery.kafka.port import TopicSettings
@@ -143,7 +142,6 @@ def heavy(pipeline: Pipeline, tmp_path: Path) -> Trial:
         replace(pipeline, brief=True), tmp_path, seed=59, count=HEAVY, pad_bytes=PAD_BYTES
     )
     assert sum(len(row.value or b"") for row in trial.traffic.rows) > INPUT_BYTES_MIN
-    open_store(pipeline.catalog).close()
     return trial
 
 

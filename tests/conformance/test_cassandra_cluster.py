@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -26,6 +27,8 @@ pytestmark = pytest.mark.slow
 KILLS = 50
 RACE_SEQ_MAX = 200
 WAIT_SECONDS = 120
+#: Catalogs that are made by several at once, and by how many.
+NEW, AT_ONCE = 6, 8
 #: How long a node stays stopped: longer than a request, about as long as the driver needs to see it.
 STOPPED_SECONDS_MAX = 8.0
 
@@ -102,6 +105,16 @@ def saboteur(three) -> Iterator[Saboteur]:
 def test_a_cluster_keeps_three_copies(three_url):
     with closing(CassandraStore.open(three_url)) as store:
         assert store.check() == []
+
+
+def test_catalogs_that_several_make_at_once_are_made_once(three):
+    """Nodes learn of tables one after another, and everybody may ask another node."""
+    for number in range(NEW):
+        url = cassandra_url(three.cassandra, f"new{number}")
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            opened = list(pool.map(CassandraStore.open, [url] * AT_ONCE))
+        for store in opened:
+            store.close()
 
 
 def test_eight_processes_race_while_nodes_come_and_go(three_url, saboteur, lane):

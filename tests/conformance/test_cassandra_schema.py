@@ -12,7 +12,7 @@ from cassandra.connection import DefaultEndPoint
 from cassandra.policies import SimpleConvictionPolicy
 from cassandra.pool import Host
 
-from dedup.catalog.cassandra import CassandraStore, schema
+from dedup.catalog.cassandra import CassandraStore, schema, servers
 from dedup.catalog.cassandra.session import Connection
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.open import open_store
@@ -185,10 +185,10 @@ def test_settings_that_lose_writes_are_found(cluster_url):
     with closing(CassandraStore.open(cluster_url)) as store:
         (copies,) = store.check()
     assert "keeps 1 copies" in copies
-    said = schema.node_findings("n:1", {"commitlog_sync": "periodic", "paxos_variant": "v1"})
+    said = servers.node_findings("n:1", {"commitlog_sync": "periodic", "paxos_variant": "v1"})
     assert ["commitlog_sync: batch" in said[0], "paxos_variant: v2" in said[1]] == [True, True]
-    assert len(schema.node_findings("n:1", {})) == 2
-    assert schema.node_findings("n:1", {"commitlog_sync": "group", "paxos_variant": "v2"}) == []
+    assert len(servers.node_findings("n:1", {})) == 2
+    assert servers.node_findings("n:1", {"commitlog_sync": "group", "paxos_variant": "v2"}) == []
 
 
 def test_whoever_only_looks_makes_no_keyspace(fresh_url, admin):

@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 import re
+import ssl
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
@@ -197,3 +198,20 @@ def _refused(url: str, what: str) -> InvalidUsage:
         f"{scheme}://{shown}" if rest else "a URL without `://`",
         f"{what}; nothing was opened or written: {FORM}",
     )
+
+
+def tls_context(address: Address) -> ssl.SSLContext | None:
+    """Return how a node has to prove who it is; None: it need not."""
+    if address.tls is Tls.OFF:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=address.cafile or None)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidUsage(
+            "open a catalog",
+            address.url,
+            f"cafile={address.cafile} cannot be read as certificates ({error}); nothing was "
+            "opened: name a PEM file",
+        ) from error
+    context.check_hostname = address.tls is Tls.VERIFY_FULL
+    return context

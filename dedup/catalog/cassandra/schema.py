@@ -1,7 +1,6 @@
 """The tables of a catalog in a keyspace: made when they are missing, checked when they are there.
 
-What it is: the tables as data, `ensure`, and `findings` for settings of the servers that could
-lose an acknowledged write.
+What it is: the tables as data, and `ensure`.
 What it must not know: rows of lanes, outputs or segments.
 
 Invariants:
@@ -13,7 +12,6 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,10 +32,6 @@ CHUNKS_GRACE_SECONDS = 24 * 3600
 #: The same for slots, which come and go like the items of a queue: whoever lists them reads over
 #: every deletion that is still remembered, and Cassandra gives up at 100,000.
 SLOTS_GRACE_SECONDS = 3600
-
-#: `commitlog_sync` that acknowledges a write only when it is on the disk.
-SYNCED = ("batch", "group")
-PAXOS = "v2"
 
 _UNIFIED = "compaction = {'class': 'UnifiedCompactionStrategy', 'scaling_parameters': 'T4'}"
 _CHUNK_OPTIONS = (
@@ -160,7 +154,7 @@ def ensure(connection: Connection, *, create: bool = True) -> None:
     """
     address = connection.address
     connection.check_datacenter({str(host.datacenter) for host in connection.hosts()})
-    keyspace = _keyspace(connection)
+    keyspace = keyspace_of(connection)
     if keyspace is not None:
         _check_keyspace(address, keyspace)
     found = _columns(connection)
@@ -189,58 +183,14 @@ def ensure(connection: Connection, *, create: bool = True) -> None:
             _create_keyspace(connection)
         for table in TABLES:
             connection.define(table.statement(address.keyspace))
+    if any(table.columns() - found.get(table.name, set()) for table in TABLES):
+        # Whoever makes the catalog at this moment has told some nodes, and others not yet.
+        connection.settle()
         found = _columns(connection)
     for table in TABLES:
         _check_table(address, table, found)
     _check_agreement(address, setting(connection, CONSISTENCY_SETTING, address.agreement))
     _check_version(address, setting(connection, VERSION_SETTING, str(VERSION)))
-
-
-def findings(connection: Connection) -> list[str]:
-    """Say in sentences what of the servers' settings could lose an acknowledged write."""
-    found: list[str] = []
-    for host in connection.hosts():
-        name = str(host.endpoint)
-        rows = connection.ask_node(
-            "read the settings of a node",
-            "SELECT name, value FROM system_views.settings"
-            " WHERE name IN ('commitlog_sync', 'paxos_variant')",
-            host,
-        )
-        if rows is None:
-            found.append(
-                f"node {name} does not answer, so its settings are unknown; look at it with "
-                "`nodetool status`, and check again"
-            )
-            continue
-        found += node_findings(name, {row.name: row.value for row in rows})
-    copies = _copies(_keyspace(connection))
-    if copies and min(copies.values()) < REPLICAS_DEFAULT:
-        found.append(
-            f"keyspace {connection.address.keyspace} keeps {min(copies.values())} copies: fewer "
-            f"than {REPLICAS_DEFAULT} do not survive the loss of a node without a pause; once "
-            "there are nodes for it, ALTER KEYSPACE and run `nodetool repair --full`"
-        )
-    return found
-
-
-def node_findings(node: str, settings: Mapping[str, str]) -> list[str]:
-    """Say what of one node's settings could lose an acknowledged write."""
-    found: list[str] = []
-    sync, paxos = settings.get("commitlog_sync"), settings.get("paxos_variant")
-    if sync not in SYNCED:
-        found.append(
-            f"node {node} has commitlog_sync: {sync}, which acknowledges a write before it is on "
-            "the disk: a power cut or kill -9 can lose seals that were acknowledged; set "
-            "commitlog_sync: batch (or group) in cassandra.yaml and restart the node"
-        )
-    if paxos != PAXOS:
-        found.append(
-            f"node {node} has paxos_variant: {paxos}, which is not linearizable while nodes join "
-            f"or leave, and slower; set paxos_variant: {PAXOS} in cassandra.yaml on every node and "
-            "restart them one by one"
-        )
-    return found
 
 
 def _create_keyspace(connection: Connection) -> None:
@@ -260,7 +210,8 @@ def _default_copies(connection: Connection) -> int:
     return min(REPLICAS_DEFAULT, *sizes.values())
 
 
-def _keyspace(connection: Connection) -> Any | None:
+def keyspace_of(connection: Connection) -> Any | None:
+    """Return how the keyspace is kept; None if there is none."""
     rows = connection.ask(
         "read the schema",
         "SELECT durable_writes, replication FROM system_schema.keyspaces WHERE keyspace_name = %s",
@@ -284,7 +235,7 @@ def _columns(connection: Connection) -> dict[str, set[tuple[str, str, str, int, 
     return found
 
 
-def _copies(keyspace: Any | None) -> dict[str, int]:
+def copies_of(keyspace: Any | None) -> dict[str, int]:
     """Return the copies per data centre; "" where the strategy names none."""
     if keyspace is None:
         return {}
@@ -304,7 +255,7 @@ def _check_keyspace(address: Address, keyspace: Any) -> None:
             "this keyspace has durable_writes = false: what it acknowledges is lost in a crash",
             "ALTER KEYSPACE ... WITH durable_writes = true, or name another keyspace",
         )
-    copies = _copies(keyspace)
+    copies = copies_of(keyspace)
     wanted = dict(address.replication)
     if "" in wanted:
         agreed = set(copies.values()) == {wanted[""]}
@@ -347,6 +298,7 @@ def _version(connection: Connection) -> str | None:
         return read_setting(connection, VERSION_SETTING)
     except InvalidUsage:
         connection.define(SETTINGS.statement(connection.address.keyspace))
+        connection.settle()
         return read_setting(connection, VERSION_SETTING)
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -40,7 +39,7 @@ from cassandra.policies import (
     TokenAwarePolicy,
 )
 
-from dedup.catalog.cassandra.address import Address, Consistency, Tls
+from dedup.catalog.cassandra.address import Address, Consistency, tls_context
 from dedup.catalog.cassandra.cql import Level, Statement
 from dedup.catalog.cassandra.errors import Access, connecting, translating
 from dedup.errors import InvalidUsage, Unavailable
@@ -200,6 +199,15 @@ class Connection:
                     return
             run(statement, host=last, timeout=SCHEMA_SECONDS_MAX)
 
+    def settle(self) -> None:
+        """Wait until all nodes that are up know of the same tables.
+
+        A definition of what is there already waits for nobody, and its node may be the only one
+        that has heard of it.
+        """
+        with translating("read the schema", self.address.url, Access.READ):
+            self._here().cluster.refresh_schema_metadata(SCHEMA_SECONDS_MAX)
+
     def hosts(self) -> list[Any]:
         """Return the nodes of the cluster, those that are up first, the same order everywhere."""
         with translating("connect", self.address.url, Access.READ):
@@ -314,7 +322,7 @@ class Connection:
             # Chunks are compressed before they come here.
             compression=False,
             auth_provider=self._login(),
-            ssl_context=_tls(address),
+            ssl_context=tls_context(address),
             execution_profiles={EXEC_PROFILE_DEFAULT: profile},
             # The driver writes a request above 4 KiB in pieces, and without this each piece waits
             # 40 ms for the acknowledgement of the one before.
@@ -382,19 +390,3 @@ def _socket_full(error: object) -> bool:
     return isinstance(error, NoHostAvailable) and all(
         isinstance(one, ConnectionBusy) for one in error.errors.values()
     )
-
-
-def _tls(address: Address) -> ssl.SSLContext | None:
-    if address.tls is Tls.OFF:
-        return None
-    try:
-        context = ssl.create_default_context(cafile=address.cafile or None)
-    except (OSError, ssl.SSLError) as error:
-        raise InvalidUsage(
-            "open a catalog",
-            address.url,
-            f"cafile={address.cafile} cannot be read as certificates ({error}); nothing was "
-            "opened: name a PEM file",
-        ) from error
-    context.check_hostname = address.tls is Tls.VERIFY_FULL
-    return context

@@ -21,7 +21,8 @@ from typing import Any
 from dedup.catalog.cassandra import cql
 from dedup.catalog.cassandra.address import Address
 from dedup.catalog.cassandra.errors import Access
-from dedup.catalog.cassandra.schema import ensure, findings, read_setting, setting
+from dedup.catalog.cassandra.schema import ensure, read_setting, setting
+from dedup.catalog.cassandra.servers import findings
 from dedup.catalog.cassandra.session import REQUEST_SECONDS_MAX, Connection
 from dedup.catalog.cassandra.window import Window
 from dedup.catalog.store import Blob, RawAck, RawLane, slot_name
