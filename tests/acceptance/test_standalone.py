@@ -9,14 +9,18 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dedup.catalog.open import open_store
 from dedup.errors import Unavailable
+from delivery.host.killing import PAUSED, WOKEN_SUFFIX
+from delivery.operate.dying import Kills
+from delivery.points import SEAL_REPLY_LOST, STORED_NOT_SEALED
 from delivery.services.ephemeral import Services, ephemeral
 from tests.acceptance.kit import Trial, Worker, delivered, prove, shares, until
 from tests.acceptance.pricing import GO_ON, STRAGGLER, Pipeline
-from tests.acceptance.test_zombies_spark import heads_of
+from tests.acceptance.test_zombies_spark import asleep, heads_of, text_of
 from tests.acceptance.traffic import Row
 
 pytestmark = pytest.mark.slow
@@ -39,10 +43,17 @@ SPECULATION = {
 #: Spark copies every task that has run for so long, also those that run for ever: if one executor has
 #: slots for all of them, so there is one. Three slots are left for its copies.
 IMPATIENCE = {"spark.speculation.task.duration.threshold": "3s", "tasks": "1"}
+#: Spark gives up within seconds whom it does not hear of. One task at a time: another one, stopped
+#: within a commit, would hold an embedded catalog's lock.
+GIVEN_UP = {
+    "spark.cores.max": "1",
+    "spark.executor.heartbeatInterval": "1s",
+    "spark.network.timeout": "15s",
+    "spark.network.timeoutInterval": "1s",
+}
 
-
-#: The machine that joins and leaves, and what its tasks call it.
-GUEST, GUEST_HOST = "spark-3", "127.0.0.3"
+#: The machine that stays; the one that joins and leaves, and what its tasks call it.
+HOST, GUEST, GUEST_HOST = "spark-2", "spark-3", "127.0.0.3"
 
 
 @pytest.fixture(scope="module")
@@ -185,3 +196,50 @@ def all_run(driver: Worker, count: int) -> bool:
     """Tell whether so many tasks have begun since lanes were last shared out anew."""
     _, _, since = driver.said.read_text().rpartition("lanes are shared out anew")
     return len({line for line in since.splitlines() if " runs on " in line}) >= count
+
+
+@pytest.mark.parametrize("engine", ["resident", "microbatch"])
+@pytest.mark.parametrize("catalog", ["sqlite", "cassandra"])
+def test_a_zombie_whose_executor_spark_has_replaced_wakes_up_too_late(
+    engine: str,
+    catalog: str,
+    cluster: Services,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+) -> None:
+    """A whole machine stands still, as in a partition: no order of Spark's reaches what is there."""
+    trial = Trial.of(
+        request.getfixturevalue(f"{catalog}_pipeline"), tmp_path, seed=73, count=RECORDS
+    )
+    kills, let_go = Kills(tmp_path / "kills"), tmp_path / "let-go"
+    other, running = cluster.servers[HOST], cluster.servers[GUEST].node.process()
+    assert running is not None
+    frozen = running.pid
+    other.kill()
+    until("the machine to freeze is alone", lambda: workers(cluster) == 1, SECONDS_MAX)
+    trial.send_all()
+    try:
+        driver = trial.drive(
+            engine, cluster.spark.master, kills.kill_at, complete=let_go, conf=CONF | GIVEN_UP
+        )
+        kills.arm(STORED_NOT_SEALED, f"{PAUSED} {frozen}")
+        with asleep(frozen, driver, kills) as sleepers:
+            other.restart()
+            # What was begun there, another executor does: so Spark has given that one up.
+            delivered(trial, driver, SECONDS_MAX)
+            before, heads = prove(trial), heads_of(trial.pipeline)
+            marker = kills.marker(STORED_NOT_SEALED)
+            # It wakes before what is above it, which would end it.
+            psutil.Process(int(marker.read_text().split()[1])).resume()
+            passed = marker.with_name(marker.name + WOKEN_SUFFIX)
+            until("the sleeper appends", lambda: SEAL_REPLY_LOST in text_of(passed), of=driver)
+            for sleeper in sleepers:
+                with suppress(psutil.NoSuchProcess):
+                    sleeper.resume()
+            let_go.touch()
+            driver.ended(0, SECONDS_MAX)
+    finally:
+        if workers(cluster) < 2:
+            other.restart()
+    assert heads_of(trial.pipeline) == heads, "what it appended was refused"
+    assert prove(trial) == before, "and nothing of it came out"
