@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dedup.steps import KINDS
 from delivery.host.killing import PAUSED
 from delivery.operate.dying import Kills
 from delivery.points import STORED_NOT_SEALED
-from tests.acceptance.kit import END_SECONDS_MAX, Trial, delivered, prove, shares
+from tests.acceptance.kit import END_SECONDS_MAX, Trial, delivered, prove, shares, until
 from tests.acceptance.pricing import Pipeline
 from tests.acceptance.test_killed_indexes import now_ms
 from tests.acceptance.test_killed_spark import CATALOGS, ENGINES, LOCAL, SECONDS_MAX
@@ -44,16 +43,22 @@ def test_collectors_die_behind_every_step_beside_a_running_pipeline(
     driver, collector = trial.drive(engine, LOCAL), trial.collect()
     rival = trial.start(kill_at=kills.kill_at)
     kills.arm(STORED_NOT_SEALED, PAUSED)
-    lost = False
+    lost = 0
     for part in shares(trial.traffic.rows, PARTS):
         # The ids of one record ride in its seal, those of others are stored apart from the first.
         for piece in (part[:1], part[1:]):
             trial.send(piece)
             delivered(trial, driver, SECONDS_MAX)
-        if kills.happened(STORED_NOT_SEALED) and not lost:
-            os.kill(int(kills.marker(STORED_NOT_SEALED).read_text().split()[1]), signal.SIGCONT)
-            lost = True
+        if kills.happened(STORED_NOT_SEALED):
+            sleeper = standing_still(kills)
+            # Again and again: what is left of it is found only while its rival's seal is kept.
+            kills.arm(STORED_NOT_SEALED, PAUSED)
+            sleeper.resume()
+            lost += 1
     assert lost, "somebody stood still with what it had stored, and another was quicker"
+    kills.disarm(STORED_NOT_SEALED)
+    if kills.happened(STORED_NOT_SEALED):
+        standing_still(kills).resume()
     trial.complete.touch()
     driver.ended(0, SECONDS_MAX)
     rival.ended(0, SECONDS_MAX)
@@ -61,3 +66,10 @@ def test_collectors_die_behind_every_step_beside_a_running_pipeline(
     died = json.loads(collector.said.read_text())
     assert set(died) == set(KINDS), died
     prove(trial, collected=True)
+
+
+def standing_still(kills: Kills) -> psutil.Process:
+    """Return who stands still, once it does."""
+    sleeper = psutil.Process(int(kills.marker(STORED_NOT_SEALED).read_text().split()[1]))
+    until("it stands still", lambda: sleeper.status() == psutil.STATUS_STOPPED)
+    return sleeper

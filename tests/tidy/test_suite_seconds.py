@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-BUDGET_SECONDS = 30 * 60
+BUDGET_SECONDS = 40 * 60
 
 
 @pytest.fixture(scope="module")
