@@ -14,11 +14,11 @@ class Limits:
     """Numbers of ids, unless said otherwise."""
 
     #: The overlay is written to a run once it holds this many, or this share of all ids if that is
-    #: more, but never more than the greatest: 37 bytes an id of anonymous memory, 5 MiB a lane, and
+    #: more, but never more than the greatest: 37 bytes an id of anonymous memory, 3.5 MiB a lane, and
     #: as much again at most while it is written.
     overlay_ids_min: int = 1 << 14
     overlay_share: float = 1 / 64
-    overlay_ids_max: int = 1 << 17
+    overlay_ids_max: int = 3 << 15
     #: Or once it holds the ids of so many seals: a start reads their entries again.
     overlay_seals_max: int = 1 << 10
     #: An overlay of more ids than this is written in a thread; less takes a millisecond or two.
