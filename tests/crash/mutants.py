@@ -318,7 +318,7 @@ MUTANTS = (
         "ids deleted before the list names what they were merged into",
         "compacted",
         (
-            Edit("dedup.compact:survey", 'of", merge.replace)', 'of", merge.delete)'),
+            Edit("dedup.compact:survey", "merge.replace,", "merge.delete,"),
             Edit("dedup.compact:survey", 'merged", merge.delete)', 'merged", merge.replace)'),
         ),
     ),
@@ -326,8 +326,8 @@ MUTANTS = (
         "leftovers deleted while the list is open to them",
         "compacted",
         COLLECT + "_expired",
-        'yield _replace_list(what if gone else "close the list to leftovers", lane, old, new)',
-        "if gone:\n        yield _replace_list(what, lane, old, new)",
+        "yield Step(kind, what, _replaces(lane, old, new))",
+        "if gone:\n        yield Step(kind, what, _replaces(lane, old, new))",
     ),
     # Outputs that are made again --------------------------------------------------------------
     one(
