@@ -1,9 +1,9 @@
 """A collector that dies again and again, beside whoever works: a program.
 
 What it is: it collects and compacts the lanes of a pipeline in child processes; the n-th of them
-dies by SIGKILL behind its n-th step, or behind one of a kind behind which nobody died. It ends once
-one has found nothing to do, and a file says that no more records come in; its last word is how many
-died behind steps of which kind.
+dies by SIGKILL behind its n-th step, or behind one of a kind behind which nobody died. It says each
+time of which kind the step was, and ends once one has found nothing to do, and a file says that no
+more records come in.
 What it must not know: what the steps are, who writes the lanes.
 
 Invariants:
@@ -18,7 +18,6 @@ import os
 import signal
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,9 +68,9 @@ def die_behind(last: int, met: set[str], pipeline: Pipeline, telling: int) -> in
     return number
 
 
-def main(pipeline: Pipeline, complete: Path) -> Counter[str]:
-    """Let children die until there is no more to collect; return how many did, by kinds of steps."""
-    died: Counter[str] = Counter()
+def main(pipeline: Pipeline, complete: Path) -> None:
+    """Let children die until there is no more to collect; say behind which kind of step each did."""
+    died: set[str] = set()
     last = 1
     while True:
         no_more = complete.exists()
@@ -80,7 +79,7 @@ def main(pipeline: Pipeline, complete: Path) -> Counter[str]:
         if child == 0:
             status = 1
             try:
-                status = 0 if die_behind(last, set(died), pipeline, telling) else IDLE
+                status = 0 if die_behind(last, died, pipeline, telling) else IDLE
             finally:
                 os._exit(status)
         _, how = os.waitpid(child, 0)
@@ -90,9 +89,12 @@ def main(pipeline: Pipeline, complete: Path) -> Counter[str]:
         with os.fdopen(told) as pipe:
             kind = pipe.read()
         assert (kind in KINDS) == (code < 0), f"ended with {code} behind {kind!r}"
-        died.update([kind] if kind else [])
+        if kind:
+            died.add(kind)
+            sys.stdout.write(f"{kind}\n")
+            sys.stdout.flush()
         if code == IDLE and no_more:
-            return died
+            return
         last = last + 1 if kind else 1
         time.sleep(0.0 if kind else POLL_SECONDS)
 
@@ -100,4 +102,4 @@ def main(pipeline: Pipeline, complete: Path) -> Counter[str]:
 if __name__ == "__main__":
     hold()
     vars(compact).update(PLAIN_MAX=PLAIN_MAX, FAN=FAN)
-    sys.stdout.write(json.dumps(main(Pipeline(**json.loads(sys.argv[1])), Path(sys.argv[2]))))
+    main(Pipeline(**json.loads(sys.argv[1])), Path(sys.argv[2]))

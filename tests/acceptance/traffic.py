@@ -55,27 +55,25 @@ class _Sent(NamedTuple):
 class Traffic:
     """Rows, and what must come of them."""
 
-    sent: list[_Sent] = field(default_factory=list, repr=False)
+    rows: list[Row] = field(default_factory=list, repr=False)
     #: By name: what its first record says, None for one that cannot be priced.
     firsts: dict[str, int | None] = field(default_factory=dict, repr=False)
     repeats: int = 0
     conflicts: int = 0
-
-    @property
-    def rows(self) -> list[Row]:
-        """Every record, in the order in which they are sent."""
-        return [one.row for one in self.sent]
+    #: What was made, in the order in which it is sent.
+    _made: list[_Sent] = field(default_factory=list, repr=False)
 
     def first(self, count: int) -> Traffic:
         """Return the first so many, for who sends no more than these."""
         made = Traffic()
-        for one in self.sent[:count]:
+        for one in self._made[:count]:
             made.add(one)
         return made
 
     def add(self, sent: _Sent) -> None:
         """Add a record."""
-        self.sent.append(sent)
+        self._made.append(sent)
+        self.rows.append(sent.row)
         if sent.name in self.firsts:
             self.repeats += 1
             self.conflicts += sent.told != self.firsts[sent.name]
