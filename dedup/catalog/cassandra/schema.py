@@ -12,13 +12,16 @@ Invariants:
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from dedup.catalog.cassandra.address import Address
 from dedup.catalog.cassandra.cql import READ_SETTING, STORE_SETTING
 from dedup.catalog.cassandra.session import Connection
-from dedup.errors import InvalidUsage
+from dedup.errors import InvalidUsage, Unavailable
 
 #: Of the tables below. A change of their meaning needs a new one, and a migration.
 VERSION = 1
@@ -32,12 +35,16 @@ CHUNKS_GRACE_SECONDS = 24 * 3600
 #: The same for slots, which come and go like the items of a queue: whoever lists them reads over
 #: every deletion that is still remembered, and Cassandra gives up at 100,000.
 SLOTS_GRACE_SECONDS = 3600
+#: How long a node may not have heard of a table that another one has, and how often it is asked.
+HEARSAY_SECONDS_MAX, HEARSAY_SECONDS = 3.0, 0.1
 
 _UNIFIED = "compaction = {'class': 'UnifiedCompactionStrategy', 'scaling_parameters': 'T4'}"
 _CHUNK_OPTIONS = (
     f"compression = {{'enabled': false}} AND {_UNIFIED}"
     f" AND gc_grace_seconds = {CHUNKS_GRACE_SECONDS}"
 )
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +176,8 @@ def ensure(connection: Connection, *, create: bool = True) -> None:
         _check_table(address, SETTINGS, found)
         version = _version(connection)
         _check_version(address, version)
-        _check_agreement(address, read_setting(connection, CONSISTENCY_SETTING))
+        agreed = _patiently(connection, lambda: read_setting(connection, CONSISTENCY_SETTING))
+        _check_agreement(address, agreed)
     # Once there is a version, a table that is missing was lost with all it held: making it anew
     # would forget what has been decided.
     if version is None:
@@ -182,15 +190,15 @@ def ensure(connection: Connection, *, create: bool = True) -> None:
         if keyspace is None:
             _create_keyspace(connection)
         for table in TABLES:
-            connection.define(table.statement(address.keyspace))
-    if any(table.columns() - found.get(table.name, set()) for table in TABLES):
-        # Whoever makes the catalog at this moment has told some nodes, and others not yet.
-        connection.settle()
-        found = _columns(connection)
-    for table in TABLES:
-        _check_table(address, table, found)
-    _check_agreement(address, setting(connection, CONSISTENCY_SETTING, address.agreement))
-    _check_version(address, setting(connection, VERSION_SETTING, str(VERSION)))
+            statement = table.statement(address.keyspace)
+            _patiently(connection, partial(connection.define, statement))
+    _patiently(connection, lambda: _check_tables(connection))
+    agreed = _patiently(
+        connection, lambda: setting(connection, CONSISTENCY_SETTING, address.agreement)
+    )
+    _check_agreement(address, agreed)
+    version = _patiently(connection, lambda: setting(connection, VERSION_SETTING, str(VERSION)))
+    _check_version(address, version)
 
 
 def _create_keyspace(connection: Connection) -> None:
@@ -288,6 +296,12 @@ def _check_table(
         )
 
 
+def _check_tables(connection: Connection) -> None:
+    found = _columns(connection)
+    for table in TABLES:
+        _check_table(connection.address, table, found)
+
+
 def _version(connection: Connection) -> str | None:
     """Return the version that is stored; None while the catalog is being made.
 
@@ -296,10 +310,25 @@ def _version(connection: Connection) -> str | None:
     """
     try:
         return read_setting(connection, VERSION_SETTING)
-    except InvalidUsage:
+    except (InvalidUsage, Unavailable):
         connection.define(SETTINGS.statement(connection.address.keyspace))
+        return _patiently(connection, lambda: read_setting(connection, VERSION_SETTING))
+
+
+def _patiently(connection: Connection, ask: Callable[[], _Answer]) -> _Answer:
+    """Ask again while nodes may not have heard of a table or keyspace that another one has made.
+
+    That they agree proves nothing: a node tells of its tables a moment after it has them.
+    """
+    deadline = time.monotonic() + HEARSAY_SECONDS_MAX
+    while True:
+        try:
+            return ask()
+        except (InvalidUsage, Unavailable):
+            if time.monotonic() > deadline:
+                raise
         connection.settle()
-        return read_setting(connection, VERSION_SETTING)
+        time.sleep(HEARSAY_SECONDS)
 
 
 def _check_version(address: Address, stored: str | None) -> None:
