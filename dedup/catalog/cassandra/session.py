@@ -200,10 +200,9 @@ class Connection:
             run(statement, host=last, timeout=SCHEMA_SECONDS_MAX)
 
     def settle(self) -> None:
-        """Wait until all nodes that are up know of the same tables.
+        """Wait until all nodes that are up say that they know of the same tables.
 
-        A definition of what is there already waits for nobody, and its node may be the only one
-        that has heard of it.
+        A node says so a moment after it has a table: who misses one still has to ask again.
         """
         with translating("read the schema", self.address.url, Access.READ):
             self._here().cluster.refresh_schema_metadata(SCHEMA_SECONDS_MAX)
