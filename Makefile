@@ -62,5 +62,5 @@ lock: setup ## Resolve pyproject.toml anew into requirements.lock
 
 clean: ## Stop this checkout's servers and remove everything set-up and runs have left
 	@if [ -x $(BIN)/delivery ]; then $(BIN)/delivery down; fi
-	@rm -rf .venv .cache .delivery bench/results .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist spark-warehouse metastore_db derby.log
+	@rm -rf .venv .cache .delivery dedup/compiled/libkernels.* bench/results .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist spark-warehouse metastore_db derby.log
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -36,7 +36,9 @@ def main() -> int:
         return 1
     # An unknown interpreter behind .venv, or a checkout that was moved, means another environment.
     wanted = digest(LOCK.read_bytes(), ".".join(map(str, sys.version_info[:3])), str(ROOT))
-    installed = digest(wanted, (ROOT / "pyproject.toml").read_bytes())
+    built = sorted((*ROOT.glob("dedup/compiled/*.[cp]*"), *ROOT.glob("hatch_build.py")))
+    parts = (ROOT / "pyproject.toml", *built)
+    installed = digest(wanted, *(part.read_bytes() for part in parts))
     (ROOT / ".cache").mkdir(exist_ok=True)
     with (ROOT / ".cache" / "setup.lock").open("w") as mutex:
         fcntl.flock(mutex, fcntl.LOCK_EX)

@@ -1,7 +1,7 @@
 """XXH3-128 of many messages: of rows, names, a column, or of one message counted through.
 
 What it is: the choice between the `xxhash` package, one message at a time, and the same hash
-computed in arrays, by what costs less.
+computed by a kernel or in arrays, by what costs less.
 What it must not know: what is hashed, or why; the arithmetic.
 
 Invariants:
@@ -19,8 +19,9 @@ import pyarrow as pa
 import xxhash
 
 from dedup.arrays import Ids, Places, from_raw
+from dedup.compiled.kernels import Kernels, Rows, kernels
 from dedup.errors import InvalidUsage
-from dedup.xxh3_vectors import VECTOR_BYTES_MAX, Bytes, Words, counted, hash_vectors
+from dedup.xxh3_vectors import VECTOR_BYTES_MAX, Bytes, Words, counted, hash_vectors, secret
 
 #: From how many numbers on an array pays.
 COUNTED_MIN: Final = 128
@@ -38,6 +39,9 @@ def hash_rows(messages: Bytes) -> Ids:
     """Return the hash of every row of an array of shape (n, length)."""
     assert messages.dtype == np.uint8, "messages are bytes"
     count, length = messages.shape
+    if (compiled := kernels()) is not None and 0 < length <= VECTOR_BYTES_MAX:
+        rows = messages if messages.strides[1] == 1 else np.ascontiguousarray(messages)
+        return compiled.hash_rows(rows, secret())
     if _pays(count, length):
         return hash_vectors(messages)
     if length == 0:
@@ -104,11 +108,12 @@ def _hash_spans(column: pa.Array) -> Ids:
     if count == 0:
         return np.empty((0, 2), dtype=np.uint64)
     _, ends, content = column.buffers()
-    bounds = np.frombuffer(
-        ends, dtype=np.int64 if pa.types.is_large_binary(column.type) else np.int32
-    )
-    bounds = bounds[column.offset : column.offset + count + 1].astype(np.int64)
+    wide = pa.types.is_large_binary(column.type)
+    every = np.frombuffer(ends, dtype=np.int64 if wide else np.int32)
+    bounds: Rows = every[column.offset : column.offset + count + 1].astype(np.int64)
     data, lengths = _content(content), np.diff(bounds)
+    if (compiled := kernels()) is not None:
+        return _hash_compiled(compiled, column, data, bounds, lengths)
     first = int(lengths[0])
     if (lengths == first).all():
         return hash_rows(data[bounds[0] : bounds[-1]].reshape(count, first))
@@ -127,6 +132,17 @@ def _hash_spans(column: pa.Array) -> Ids:
         return _hash_objects(column)
     if len(others):
         ids[others] = _hash_objects(column.take(pa.array(others)))
+    return ids
+
+
+def _hash_compiled(
+    compiled: Kernels, column: pa.Array, data: Bytes, bounds: Rows, lengths: Places
+) -> Ids:
+    """Hash what a kernel can, and the few that are too long for it one by one."""
+    ids = compiled.hash_spans(data, bounds, VECTOR_BYTES_MAX, secret())
+    long = np.flatnonzero(lengths > VECTOR_BYTES_MAX)
+    if len(long):
+        ids[long] = _hash_objects(column if len(long) == len(ids) else column.take(pa.array(long)))
     return ids
 
 

@@ -15,10 +15,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from dedup.compiled import kernels
 from dedup.local.home import VARIABLE
 from tests.crash.proof import take_note
 
@@ -163,4 +165,11 @@ def home_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     """Let processes keep indexes where this run's other files are, rather than in the host's home."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, str(tmp_path_factory.mktemp("home")))
+        yield
+
+
+@pytest.fixture(scope="module", params=["compiled", "arrays"])
+def both_ways(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run a module's tests with the compiled library, and without it."""
+    with kernels.without() if request.param == "arrays" else nullcontext():
         yield

@@ -1,4 +1,4 @@
-"""The default engine: a blocked Bloom filter on the id's own bits, in numpy.
+"""The default engine: a blocked Bloom filter on the id's own bits, in numpy, and in C where that is.
 
 What it is: lines of 512 bits; an id sets four bits in each of two words of one line.
 What it must not know: files, lanes, tags.
@@ -31,6 +31,7 @@ import numpy.typing as npt
 import xxhash
 
 from dedup.arrays import Ids, Mask
+from dedup.compiled.kernels import kernels
 from dedup.filters import sizing
 
 Words = npt.NDArray[np.uint64]
@@ -96,6 +97,9 @@ class BlockedBits:
 
     def add(self, ids: Ids) -> None:
         """Set the bits of ids."""
+        if (compiled := kernels()) is not None:
+            compiled.filter_add(self._bits, patterns(), self._mixing, ids)
+            return
         for start in range(0, len(ids), PIECE_IDS):
             piece = ids[start : start + PIECE_IDS]
             first, one, choice = self._first(piece)
@@ -106,6 +110,8 @@ class BlockedBits:
 
     def maybe(self, ids: Ids) -> Mask:
         """Tell of each id whether all its bits are set."""
+        if (compiled := kernels()) is not None:
+            return compiled.filter_maybe(self._bits, patterns(), self._mixing, ids)
         found = np.empty(len(ids), dtype=np.bool_)
         for start in range(0, len(ids), PIECE_IDS):
             piece = ids[start : start + PIECE_IDS]

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dedup.arrays import Ids, Mask, Places
+from dedup.compiled.kernels import kernels
 from dedup.formats.segment import BUCKET_MS, Bucket, Origin, Part
 from dedup.local.overlay import Chunk, Chunks, SealOf
 from dedup.local.shared import SharedFilter
@@ -102,6 +103,11 @@ class Found:
             np.zeros(count, dtype=np.bool_) if digests else None,
             np.zeros(count, dtype=np.uint16) if digests else None,
         )
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing is asked but whether."""
+        return self.seals is None and self.digests is None
 
     def put(self, at: Places, part: Found) -> None:
         """Take over what was found for the ids at these places."""
@@ -217,7 +223,16 @@ class Group:
         if not len(at):
             return
         # What repeats is young where publishers retry, and anywhere where they replay.
-        for held in sorted(self.runs, key=_hits, reverse=True):
+        runs = sorted(self.runs, key=_hits, reverse=True)
+        if runs and found.plain and lens.counts is None and (compiled := kernels()) is not None:
+            mapped = [held.run.mapped for held in runs]
+            known, asked, had = compiled.runs_hold(mapped, ids.take(at, axis=0))
+            found.known[at] = known
+            counters.local_reads += sum(asked)
+            for held, hits in zip(runs, had, strict=True):
+                held.hits = held.hits * HITS_KEPT + hits
+            return
+        for held in runs:
             counters.local_reads += len(at)
             left = _take_down(held.run, ids, at, found, _run_counts(held, lens))
             held.hits = held.hits * HITS_KEPT + len(at) - len(left)
@@ -228,7 +243,7 @@ class Group:
     def _look_up_young(self, ids: Ids, found: Found, lens: Lens) -> Places:
         """Find ids in chunks; return the places of those that are in none."""
         at = np.flatnonzero(~found.known)
-        if lens.counts is None and found.seals is None and found.digests is None:
+        if lens.counts is None and found.plain:
             known, unsure = self.chunks.ask(ids if len(at) == len(ids) else ids.take(at, axis=0))
             found.known[at[known]] = True
             at = at[~known]

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dedup.arrays import Ids, Mask, Places, from_raw, ordered
+from dedup.compiled.kernels import kernels
 from dedup.formats.segment import Bucket, Part
 from dedup.model import Incarnation
 
@@ -187,6 +188,10 @@ class Lines:
             self._make_room(max(end, 2 * len(self._next)))
         self._words[0, start:end] = ids[:, 0]
         self._words[1, start:end] = ids[:, 1]
+        self._count = end
+        if (compiled := kernels()) is not None:
+            compiled.lines_add(self._first, self._next, self._words[0, :end], start)
+            return
         rows = np.arange(start, end, dtype=np.int32)
         line = _line_of(self._words[0, start:end])
         behind = self._first.take(line)
@@ -197,10 +202,12 @@ class Lines:
         self._next[start:end] = behind
         # Of several in one line the last is written last, and stays.
         self._first[line] = rows
-        self._count = end
 
     def ask(self, ids: Ids) -> tuple[Mask, Places]:
         """Tell of each id whether it is there, and of which that is not known."""
+        if (compiled := kernels()) is not None:
+            high, low = self._words
+            return compiled.lines_ask(self._first, self._next, (high, low), LINE_MAX, ids)
         known = np.zeros(len(ids), dtype=np.bool_)
         rows = self._first.take(_line_of(ids[:, 0]))
         at = np.flatnonzero(rows >= 0)

@@ -25,6 +25,7 @@ import numpy.typing as npt
 import xxhash
 
 from dedup.arrays import Ids
+from dedup.compiled.kernels import Mapped, kernels
 from dedup.formats.segment import DIGEST_BYTES, ORIGINS_SHORT_MAX, Bucket, Origin
 from dedup.model import IDENTITY_BYTES, Incarnation
 
@@ -129,6 +130,8 @@ class Run:
         self.ids: Ids = self._array("<u8", *ids).reshape(-1, 2)
         self._words = self.ids.reshape(-1)
         self._prefixes = self._array(f"<u{layout.prefix_bytes}", *prefixes)
+        #: For kernels.
+        self.mapped = Mapped(self.ids, self._prefixes)
         self._indexes = self._array(f"<u{layout.index_bytes or 1}", *indexes)
         self._digests = self._array("<u2", *digests)
         self._seqs = self._array("<u8", *seqs)
@@ -155,6 +158,8 @@ class Run:
         """Return the row of each id, -1 where it is absent."""
         if not self.count or not len(ids):
             return np.full(len(ids), -1, dtype=np.int64)
+        if (compiled := kernels()) is not None:
+            return compiled.run_find(self.mapped, ids)
         high = np.ascontiguousarray(ids[:, 0])
         prefix = leading(high, self._layout.prefix_bits)
         start = self._prefixes.take(prefix, mode="clip").astype(np.int64)

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from dedup.compiled import kernels
+from dedup.compiled.making import LIBRARY
 from dedup.errors import DeliveryError
 from delivery.services import cassandra, ports
 from delivery.services.cache import cache_directory
@@ -86,6 +88,7 @@ def examine(directory: Path, contact: tuple[str, int] | None = None) -> Iterator
     yield from _jars()
     yield from _packages(directory)
     yield from _drivers()
+    yield from _compiled()
     yield from _sqlite()
     yield from _disk(directory)
     yield from _loopback()
@@ -215,6 +218,18 @@ def fits(version: str, bounds: str) -> bool:
         if bound["operator"] == "==" and has != limit:
             return False
     return True
+
+
+def _compiled() -> Iterator[Finding]:
+    check, why_not = "compiled library", kernels.why_not()
+    if why_not is None:
+        yield Finding(check=check, verdict=Verdict.OK, found=LIBRARY.name)
+        return
+    advice = (
+        "everything works, and deduplication takes more CPU: install a C compiler (Debian: gcc) and "
+        "then this package anew from its source"
+    )
+    yield Finding(check=check, verdict=Verdict.NOTE, found=why_not, advice=advice)
 
 
 def _sqlite() -> Iterator[Finding]:

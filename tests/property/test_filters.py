@@ -17,6 +17,9 @@ from dedup.filters.sizing import GROWTH_FACTOR, lines
 from dedup.formats.segment import Bucket, Origin
 from dedup.model import LANE_NAME_BYTES_MAX, HeadRef
 
+#: With the compiled library and without it.
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 engines = pytest.mark.parametrize("engine", sorted(ENGINES))
 
 NUMBERS = st.integers(0, 2**64 - 1) | st.integers(0, 300)

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,9 @@ from dedup.arrays import Ids
 from dedup.formats.segment import Bucket, Origin
 from dedup.model import Incarnation
 from dedup.runs import Run, merge_runs, open_run, write_run
+
+#: With the compiled library and without it.
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 LANE = "lane"
 WORDS = st.sampled_from([0, 1, 2, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 64) - 2, (1 << 64) - 1])

@@ -20,6 +20,9 @@ from dedup.model import Attempt, Source, TopicId
 from dedup.xxh3 import PAYS, hash_column, hash_counted, hash_names, hash_rows
 from dedup.xxh3_vectors import BLOCK_ROWS, PREFIX_BYTES, VECTOR_BYTES_MAX, counted, hash_vectors
 
+#: With the compiled library and without it.
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 #: Behind the last length that arrays can do.
 LENGTHS = range(301)
 #: Enough that every way of choosing takes the array, whatever the length.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +12,9 @@ import pytest
 from dedup.catalog.open import open_store
 from dedup.local import Home
 from tests.unit.house import House
+
+#: Without a C compiler there is no library to test, which is no fault; with one it has to be there.
+collect_ignore = [] if shutil.which(os.environ.get("CC", "cc")) else ["test_compiled.py"]
 
 
 @pytest.fixture(params=["memory", "sqlite", "memory-home", "sqlite-home"])

@@ -235,8 +235,8 @@ def test_doctor_says_what_to_do_about_whatever_is_not_well(run: CliRunner) -> No
     findings = json.loads(result.stdout)["findings"]
     assert all(finding["advice"] for finding in findings if finding["verdict"] != "ok")
     checks = {finding["check"].partition(" ")[0] for finding in findings}
-    expected = {"java", "jars", "package", "driver", "sqlite", "disk", "loopback", "servers"}
-    assert checks == expected | {"cassandra"}
+    expected = {"java", "jars", "package", "driver", "compiled", "sqlite", "disk", "loopback"}
+    assert checks == expected | {"servers", "cassandra"}
     assert findings[-1]["check"] == "cassandra 127.0.0.1:1"
 
 

@@ -25,6 +25,9 @@ from dedup.filters.blocked import _summed, patterns
 from dedup.filters.sizing import LINES_MAX, PATTERNS, load, strangers
 from tests.unit.filters_kit import BUCKET, KEY, LANE, LATER, TAG, keys, random_ids
 
+#: With the compiled library and without it.
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 #: So many strangers that a rate of 0.1% is measured to within a tenth.
 STRANGERS = 1_000_000
 #: A measured rate may be so much above what was asked for.

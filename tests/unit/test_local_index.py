@@ -20,6 +20,9 @@ from dedup.local import Home, LaneIndex, home, shared
 from dedup.model import Incarnation
 from tests.unit.local_lanes import NAME, TINY, WINDOW_MS, Lane
 
+#: With the compiled library and without it.
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 ONE = Incarnation(b"1" * 16)
 TWO = Incarnation(b"2" * 16)
 

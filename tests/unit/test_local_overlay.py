@@ -13,6 +13,9 @@ from dedup.local.overlay import CHUNKS_MAX, LINE_BITS, LINES_FROM, Chunk, Chunks
 from dedup.local.stats import Counters
 from dedup.model import Incarnation
 
+#: With the compiled library and without it.
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 ONE = Incarnation(b"1" * 16)
 TWO = Incarnation(b"2" * 16)
 

@@ -6,7 +6,10 @@ the base dependencies and nothing else, without asking a registry.
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
 import sys
 import venv
 import zipfile
@@ -81,3 +84,25 @@ def test_without_extras_the_command_gives_its_help(bare):
 def test_without_extras_everything_users_import_is_there(bare):
     code = "import delivery; print(*(name for name in delivery.__all__ if not hasattr(delivery, name)))"
     assert run(bare / "bin" / "python", "-c", code).strip() == ""
+
+
+def test_with_a_compiler_the_wheel_is_of_this_platform_and_has_the_library(wheel, bare):
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    assert wheel.stem.endswith("-py3-none-any") == (compiler is None)
+    code = "from dedup.compiled.kernels import why_not; print(why_not())"
+    told = run(bare / "bin" / "python", "-c", code).strip()
+    assert (told == "None") == (compiler is not None), told
+
+
+def test_without_a_compiler_the_wheel_is_of_every_platform(tmp_path, monkeypatch):
+    copy = tmp_path / "copy"
+    names = run("git", "ls-files", "dedup", "delivery", "sinks", "connectors").split()
+    for name in (*names, "pyproject.toml", "hatch_build.py", "README.md"):
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, copy / name)
+    monkeypatch.setenv("CC", "/nowhere/cc")
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel"]
+    done = subprocess.run(command, cwd=copy, check=True, capture_output=True, text=True)
+    assert "arrays do the work of dedup/compiled" in done.stdout + done.stderr
+    (built,) = (copy / "dist").glob("*.whl")
+    assert built.stem.endswith("-py3-none-any")

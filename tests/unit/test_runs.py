@@ -24,6 +24,9 @@ from dedup.runs import write as writing
 from dedup.runs.run import HEADER_BYTES
 from dedup.runs.write import UNFINISHED, RunWriter
 
+#: With the compiled library and without it.
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 LANE = "shop/price/0"
 BUCKET = Bucket(Origin.EXTERNAL, 7)
 ONE = Incarnation(b"1" * 16)
