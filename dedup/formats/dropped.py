@@ -62,7 +62,7 @@ def runs_of(
     counts = np.diff(np.concatenate((starts, [len(offsets)])))
     columns = zip(offsets[starts].tolist(), counts.tolist(), verdicts[starts].tolist(), strict=True)
     for offset, count, verdict in columns:
-        yield Run(source, offset, count, Verdict(verdict))
+        yield Run(source, offset, count, _VERDICTS[verdict])
 
 
 def dropped_chunks(runs: list[Run]) -> list[bytes]:
