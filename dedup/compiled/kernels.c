@@ -18,6 +18,11 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Who makes this for another machine than his own asks its compiler. */
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "words are little-endian here"
+#endif
+
 typedef uint8_t u8;
 typedef uint16_t u16;
 typedef uint32_t u32;

@@ -8,13 +8,15 @@ Invariants:
     Nothing depends on a library but speed.
     A library is of the very source beside it: it says the source's hash, and another one is not used.
     Memory is checked before its address is handed on: its kind, its order, its size. Whatever stands
-    in it, a kernel stays inside.
+    in it, a kernel stays inside. Where assertions are switched off nothing is checked, and there are
+    no kernels.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +35,15 @@ Rows = npt.NDArray[np.int64]
 #: What DELIVERY_COMPILED says to have arrays do the work: to see whether the library is to blame, or
 #: what it is worth.
 _NO: Final = ("no", "0", "off", "false")
+
+#: What kernels.c counts on: the longest message, and as much of the secret as messages meet; words of
+#: a filter's line, patterns of a filter, words of a filter's key; rows of an overlay.
+_MESSAGE_BYTES_MAX: Final = 240
+_SECRET_BYTES: Final = 135
+_LINE_WORDS: Final = 8
+_PATTERNS: Final = 1 << 12
+_KEY_WORDS: Final = 5
+_LINES_ROWS_MAX: Final = (1 << 31) - 1
 
 _P, _N, _W, _I = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64, ctypes.c_int32
 
@@ -61,13 +72,15 @@ class Kernels:
         count, length = rows.shape
         assert rows.dtype == np.uint8, "messages are bytes"
         assert rows.strides[1] == 1 or length == 1 or not count, "a row's bytes lie side by side"
+        assert length <= _MESSAGE_BYTES_MAX, "longer ones are hashed differently"
         ids = np.empty((count, 2), dtype=np.uint64)
-        self._hash_rows(_at(rows), rows.strides[0], length, count, _at(secret), _at(ids))
+        self._hash_rows(_at(rows), rows.strides[0], length, count, _secret(secret), _at(ids))
         return ids
 
     def hash_spans(self, data: Bytes, bounds: Rows, length_max: int, secret: Bytes) -> Ids:
         """Return the XXH3-128 of messages between bounds; of longer ones, nothing in particular."""
         count = len(bounds) - 1
+        assert 0 <= length_max <= _MESSAGE_BYTES_MAX, "longer ones are hashed differently"
         assert bounds[0] >= 0, "messages begin in the data"
         assert bounds[-1] <= len(data), "messages end in the data"
         assert bool((bounds[1:] >= bounds[:-1]).all()), "no message ends before it begins"
@@ -77,7 +90,7 @@ class Kernels:
             _whole(bounds, np.int64),
             count,
             length_max,
-            _at(secret),
+            _secret(secret),
             _at(ids),
         )
         return ids
@@ -85,12 +98,12 @@ class Kernels:
     def filter_add(self, bits: Words, patterns: Words, key: Words | None, ids: Ids) -> None:
         """Set the bits of ids."""
         assert bits.flags.writeable, "a reader changes nothing"
-        ids = np.ascontiguousarray(ids)
+        ids = _rows(ids)
         self._filter_add(*_filter(bits, patterns, key), _whole(ids, np.uint64), len(ids))
 
     def filter_maybe(self, bits: Words, patterns: Words, key: Words | None, ids: Ids) -> Mask:
         """Tell of each id whether all its bits are set."""
-        ids, maybe = np.ascontiguousarray(ids), np.empty(len(ids), dtype=np.bool_)
+        ids, maybe = _rows(ids), np.empty(len(ids), dtype=np.bool_)
         self._filter_maybe(
             *_filter(bits, patterns, key), _whole(ids, np.uint64), len(ids), _at(maybe)
         )
@@ -105,13 +118,14 @@ class Kernels:
     ) -> None:
         """Let the ids whose high halves stand behind `start` queue, each in front of its line."""
         assert 0 <= start <= len(high) <= len(following), "everybody has a place in a queue"
+        assert len(high) <= _LINES_ROWS_MAX, "a row's number has 31 bits"
         self._lines_add(
             _whole(first, np.int32),
             _whole(following, np.int32),
             _whole(high, np.uint64),
             start,
             len(high),
-            _bits(len(first)),
+            _line_bits(first),
         )
 
     def lines_ask(
@@ -126,12 +140,14 @@ class Kernels:
 
         Rows are trusted: they are this process's own, and `lines_add` wrote them.
         """
-        known, unsure = np.empty(len(ids), dtype=np.bool_), np.empty(len(ids), dtype=np.int64)
+        assert len(words[0]) == len(words[1]) >= len(following), "everybody in a queue has a name"
+        ids, known = _rows(ids), np.empty(len(ids), dtype=np.bool_)
+        unsure = np.empty(len(ids), dtype=np.int64)
         left = self._lines_ask(
             _whole(first, np.int32),
             _whole(following, np.int32),
             *(_whole(half, np.uint64) for half in words),
-            _bits(len(first)),
+            _line_bits(first),
             line_max,
             _whole(ids, np.uint64),
             len(ids),
@@ -142,13 +158,13 @@ class Kernels:
 
     def run_find(self, run: Mapped, ids: Ids) -> Rows:
         """Return the row of each id in a run, -1 where it is absent."""
-        ids, found = np.ascontiguousarray(ids), np.empty(len(ids), dtype=np.int64)
+        ids, found = _rows(ids), np.empty(len(ids), dtype=np.int64)
         self._run_find(_at(run.row), _whole(ids, np.uint64), len(ids), _at(found))
         return found
 
     def runs_hold(self, runs: Sequence[Mapped], ids: Ids) -> tuple[Mask, list[int], list[int]]:
         """Tell of each id whether a run has it, and of each run how many it was asked for and had."""
-        ids, known = np.ascontiguousarray(ids), np.empty(len(ids), dtype=np.bool_)
+        ids, known = _rows(ids), np.empty(len(ids), dtype=np.bool_)
         counts = np.zeros((2, len(runs)), dtype=np.int64)
         table = np.concatenate([run.row for run in runs])
         self._runs_hold(
@@ -171,6 +187,7 @@ class Mapped:
 
     def __init__(self, ids: Ids, prefixes: npt.NDArray[np.unsignedinteger[Any]]) -> None:
         wide = prefixes.dtype == np.uint64
+        assert ids.shape == (len(ids), 2), "an id is two words"
         # Both stay where they are as long as this does.
         self._held = ids, prefixes
         self.row = np.array(
@@ -210,11 +227,14 @@ def load(library: Path, source: Path) -> tuple[Kernels | None, str | None]:
     """Return the kernels of a library, or None and why."""
     if os.environ.get("DELIVERY_COMPILED", "").lower() in _NO:
         return None, "DELIVERY_COMPILED says so"
+    if sys.flags.optimize:
+        return None, "python -O switches off what keeps its loops inside their memory"
     try:
         wanted = hash_of(source.read_bytes())
         found = Kernels(ctypes.CDLL(str(library)))
-    except OSError:
-        return None, "no library was made where the package was built, or it came in an archive"
+    except OSError as error:
+        absent = "no library was made where the package was built, or it came in an archive"
+        return None, f"the library cannot be used here: {error}" if library.exists() else absent
     except AttributeError as error:
         return None, f"the library is another one: {error}"
     if found.source != wanted:
@@ -223,6 +243,10 @@ def load(library: Path, source: Path) -> tuple[Kernels | None, str | None]:
 
 
 def _filter(bits: Words, patterns: Words, key: Words | None) -> tuple[int, int, int, int | None]:
+    assert len(bits) > 0, "a filter has lines"
+    assert len(bits) % _LINE_WORDS == 0, "a filter is whole lines"
+    assert len(patterns) == _PATTERNS, "twelve bits choose a pattern"
+    assert key is None or len(key) == _KEY_WORDS, "a key is as many words as the hash has"
     return (
         _whole(bits, np.uint64),
         len(bits),
@@ -233,13 +257,31 @@ def _filter(bits: Words, patterns: Words, key: Words | None) -> tuple[int, int, 
 
 def _bits(count: int) -> int:
     """Return how many bits tell so many things apart."""
+    assert count > 0, "as many as bits can tell apart"
     assert count & (count - 1) == 0, "as many as bits can tell apart"
     return count.bit_length() - 1
+
+
+def _line_bits(first: npt.NDArray[np.int32]) -> int:
+    assert len(first) > 1, "shifting by all 64 is undefined"
+    return _bits(len(first))
+
+
+def _rows(ids: Ids) -> Ids:
+    """Return ids, in one piece."""
+    assert ids.shape == (len(ids), 2), "an id is two words"
+    return np.ascontiguousarray(ids)
+
+
+def _secret(secret: Bytes) -> int:
+    assert len(secret) >= _SECRET_BYTES, "a message meets that much of the secret"
+    return _whole(secret, np.uint8)
 
 
 def _whole(array: npt.NDArray[Any], kind: npt.DTypeLike) -> int:
     assert array.dtype == kind, "memory is of the kind that is meant"
     assert array.flags.c_contiguous, "memory is in one piece"
+    assert array.flags.aligned, "words lie where words may"
     return _at(array)
 
 

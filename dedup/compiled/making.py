@@ -5,8 +5,9 @@ loads it.
 What it must not know: anything but the standard library: a build has nothing else.
 
 Invariants:
-    No compiler, or one that fails, is no error: there is no library then, and why is said.
-    A library has its name only when it is whole.
+    No compiler, one that fails, or a source tree that cannot be written is no error: there is no
+    library then, and why is said.
+    A library has its name only when it is whole, and an older one keeps it until then.
     It runs on every machine of this kind: it is made for no processor in particular.
 """
 
@@ -17,6 +18,7 @@ import os
 import shlex
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("kernels.c")
@@ -34,25 +36,39 @@ def hash_of(source: bytes) -> int:
 
 def make() -> str | None:
     """Make the library beside its source; return why there is none, if there is none."""
-    LIBRARY.unlink(missing_ok=True)
+    why_not = _make()
+    if why_not is not None:
+        # Whoever cannot remove it has it made of another source, and unused, or of this one.
+        with suppress(OSError):
+            LIBRARY.unlink(missing_ok=True)
+    return why_not
+
+
+def _make() -> str | None:
     if sys.byteorder != "little":
         return "this machine's words are big-endian"
     unfinished = LIBRARY.with_name(f"{LIBRARY.name}.{os.getpid()}")
+    compiler = os.environ.get("CC") or "cc"
+    try:
+        words = shlex.split(compiler)
+    except ValueError as error:
+        return f"CC is {compiler!r}: {error}"
     command = [
-        *shlex.split(os.environ.get("CC", "cc")),
+        *words,
         *("-std=gnu11", "-O3", "-fPIC", "-shared"),
         f"-DSOURCE_HASH={hash_of(SOURCE.read_bytes()):#x}u",
         *("-o", str(unfinished), str(SOURCE)),
     ]
     try:
-        done = subprocess.run(
-            command, check=False, capture_output=True, text=True, timeout=MAKING_SECONDS_MAX
-        )
+        done = subprocess.run(command, check=False, capture_output=True, timeout=MAKING_SECONDS_MAX)
         if done.returncode:
-            return f"`{shlex.join(command)}` ended with {done.returncode}: {done.stderr.strip()}"
+            # In whatever encoding: no word of it may end the build.
+            said = done.stderr.decode(errors="replace").strip()
+            return f"`{shlex.join(command)}` ended with {done.returncode}: {said}"
         unfinished.replace(LIBRARY)
     except (OSError, subprocess.TimeoutExpired) as failure:
         return f"`{shlex.join(command)}`: {failure}"
     finally:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
     return None

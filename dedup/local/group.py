@@ -229,13 +229,14 @@ class Group:
             known, asked, had = compiled.runs_hold(mapped, ids.take(at, axis=0))
             found.known[at] = known
             counters.local_reads += sum(asked)
-            for held, hits in zip(runs, had, strict=True):
-                held.hits = held.hits * HITS_KEPT + hits
+            for held, count, hits in zip(runs, asked, had, strict=True):
+                if count:  # who was not asked has not become colder
+                    held.hits = held.hits * HITS_KEPT + hits
             return
         for held in runs:
             counters.local_reads += len(at)
             left = _take_down(held.run, ids, at, found, _run_counts(held, lens))
-            held.hits = held.hits * HITS_KEPT + len(at) - len(left)
+            held.hits = held.hits * HITS_KEPT + (len(at) - len(left))
             at = left
             if not len(at):
                 return

@@ -235,6 +235,13 @@ class Lines:
         self._words[:, : self._count] = words[:, : self._count]
 
 
+def _queued(lines: Lines, chunks: Sequence[Chunk]) -> Lines:
+    """Let the ids of chunks queue. Lines that lack somebody would deny him: who fails drops them."""
+    for chunk in chunks:
+        lines.add(chunk.ids)
+    return lines
+
+
 def _line_of(high: npt.NDArray[np.uint64]) -> Places:
     return (high >> np.uint64(64 - LINE_BITS)).view(np.int64)
 
@@ -269,8 +276,9 @@ class Chunks:
     def add(self, chunk: Chunk) -> None:
         """Take a chunk, and put some together when there are too many."""
         self.all.append(chunk)
-        if self._lines is not None:
-            self._lines.add(chunk.ids)
+        lines, self._lines = self._lines, None
+        if lines is not None:
+            self._lines = _queued(lines, [chunk])
         if len(self.all) - self._aside > CHUNKS_MAX:
             self._tidy()
 
@@ -291,19 +299,17 @@ class Chunks:
         names = {id(chunk) for chunk in gone}
         self._aside -= sum(id(chunk) in names for chunk in self.all[: self._aside])
         self.all = [chunk for chunk in self.all if id(chunk) not in names]
-        if self._lines is not None:
-            self._lines.clear()
-            for chunk in self.all:
-                self._lines.add(chunk.ids)
+        lines, self._lines = self._lines, None
+        if lines is not None:
+            lines.clear()
+            self._lines = _queued(lines, self.all)
 
     def ask(self, ids: Ids) -> tuple[Mask, Places]:
         """Tell of each id whether it is in any chunk, and of which only a look into each can tell."""
         if len(self.all) < LINES_FROM:
             return np.zeros(len(ids), dtype=np.bool_), np.arange(len(ids))
         if self._lines is None:
-            self._lines = Lines()
-            for chunk in self.all:
-                self._lines.add(chunk.ids)
+            self._lines = _queued(Lines(), self.all)
         return self._lines.ask(ids)
 
     def by_unit(self) -> dict[int, list[Chunk]]:

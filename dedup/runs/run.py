@@ -17,6 +17,7 @@ import mmap
 import struct
 from bisect import bisect_right
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -130,14 +131,17 @@ class Run:
         self.ids: Ids = self._array("<u8", *ids).reshape(-1, 2)
         self._words = self.ids.reshape(-1)
         self._prefixes = self._array(f"<u{layout.prefix_bytes}", *prefixes)
-        #: For kernels.
-        self.mapped = Mapped(self.ids, self._prefixes)
         self._indexes = self._array(f"<u{layout.index_bytes or 1}", *indexes)
         self._digests = self._array("<u2", *digests)
         self._seqs = self._array("<u8", *seqs)
         found = self._array(STRETCH, *stretches)
         self._firsts: list[int] = found["first"].tolist()
         self._incarnations = [Incarnation(bytes(one)) for one in found["incarnation"]]
+
+    @cached_property
+    def mapped(self) -> Mapped:
+        """The run as kernels see it; where there are none, its words may be of another order."""
+        return Mapped(self.ids, self._prefixes)
 
     @property
     def has_digests(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,8 @@ from dedup.local import Home
 from tests.unit.house import House
 
 #: Without a C compiler there is no library to test, which is no fault; with one it has to be there.
-collect_ignore = [] if shutil.which(os.environ.get("CC", "cc")) else ["test_compiled.py"]
+COMPILER = shutil.which(shlex.split(os.environ.get("CC") or "cc")[0])
+collect_ignore = [] if COMPILER else ["test_compiled.py"]
 
 
 @pytest.fixture(params=["memory", "sqlite", "memory-home", "sqlite-home"])

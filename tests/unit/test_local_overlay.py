@@ -9,7 +9,7 @@ from dedup.arrays import Ids, pack, sorted_unique, to_raw
 from dedup.formats.segment import Part, raw_ids
 from dedup.local import overlay
 from dedup.local.group import EXTERNAL, Group, Lens
-from dedup.local.overlay import CHUNKS_MAX, LINE_BITS, LINES_FROM, Chunk, Chunks, merged
+from dedup.local.overlay import CHUNKS_MAX, LINE_BITS, LINES_FROM, Chunk, Chunks, Lines, merged
 from dedup.local.stats import Counters
 from dedup.model import Incarnation
 
@@ -107,6 +107,36 @@ def test_all_chunks_are_asked_at_once(lines):
         assert (known[told] == there[told]).all()
         assert not known[unsure].any()
         assert told.all() == (lines != 1 and len(chunks.all) >= LINES_FROM)
+
+
+@pytest.mark.parametrize("when", ["asked", "added", "left"])
+def test_a_chunk_that_found_no_room_to_queue_is_asked_all_the_same(monkeypatch, when):
+    ids = [bytes([number]) * 16 for number in range(6)]
+    parts = [chunk([one], seq) for seq, one in enumerate(ids)]
+    chunks = Chunks(lambda _bucket: 0, parts[:4])
+    if when != "asked":
+        chunks.ask(pack(ids))
+
+    def refuse(_lines: Lines, _ids: Ids) -> None:
+        raise MemoryError
+
+    def add_all() -> None:
+        for one in parts[4:]:
+            chunks.add(one)
+
+    what = {
+        "asked": lambda: chunks.ask(pack(ids)),
+        "added": add_all,
+        "left": lambda: chunks.leave(parts[:1]),
+    }
+    with monkeypatch.context() as patch:
+        patch.setattr(Lines, "add", refuse)
+        with pytest.raises(MemoryError):
+            what[when]()
+    known, unsure = chunks.ask(pack(ids))
+    assert not len(unsure)
+    there = [to_raw(one.ids) for one in chunks.all]
+    assert known.tolist() == [one in there for one in ids]
 
 
 def test_chunks_that_left_are_forgotten_by_all_who_are_asked():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -87,7 +88,7 @@ def test_without_extras_everything_users_import_is_there(bare):
 
 
 def test_with_a_compiler_the_wheel_is_of_this_platform_and_has_the_library(wheel, bare):
-    compiler = shutil.which(os.environ.get("CC", "cc"))
+    compiler = shutil.which(shlex.split(os.environ.get("CC") or "cc")[0])
     assert wheel.stem.endswith("-py3-none-any") == (compiler is None)
     code = "from dedup.compiled.kernels import why_not; print(why_not())"
     told = run(bare / "bin" / "python", "-c", code).strip()
