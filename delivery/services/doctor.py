@@ -227,7 +227,7 @@ def _compiled() -> Iterator[Finding]:
         return
     advice = (
         "everything works, and deduplication takes more CPU: install a C compiler (Debian: gcc) and "
-        "then this package anew from its source"
+        "then this package anew from its source (`pip install --no-cache-dir`)"
     )
     yield Finding(check=check, verdict=Verdict.NOTE, found=why_not, advice=advice)
 
