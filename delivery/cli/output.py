@@ -6,7 +6,7 @@ What it must not know: what is said.
 
 Invariants:
     Standard output carries the result and nothing else; with --json exactly one document, also
-    when the verb fails (but not for a line that click cannot parse). A verb that never ends (`logs --follow`) prints one document a line.
+    when the verb fails. A verb that never ends (`logs --follow`) prints one document a line.
     Progress goes to standard error: in place on a terminal, with a bar where it is known how much
     there is to do, now and then a line elsewhere. What is shown in place is cut to the terminal, and
     gone when the verb ends, however it ends.
