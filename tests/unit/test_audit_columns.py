@@ -346,7 +346,7 @@ def test_what_was_proved_survives_in_a_file(shop: House, tmp_path: Path) -> None
     with pytest.raises(InvalidUsage, match="it is of catalog memory:"):
         load(file, "sqlite:other.db")
     file.write_bytes(file.read_bytes()[:-40])
-    with pytest.raises(Corrupt, match="delete it"):
+    with pytest.raises(Corrupt, match="name another one"):
         load(file, "memory:")
 
 
