@@ -28,6 +28,7 @@ from typing import Any
 import click
 
 from dedup.errors import DeliveryError
+from delivery.cli.tables import fitted, wide
 
 __all__ = ["Output", "directory_option", "verb"]
 
@@ -71,13 +72,19 @@ class Output:
             self._said = now
             self._say(line, 100 * min(done, total) // total if total else None)
 
-    def result(self, text: str, document: Mapping[str, Any]) -> None:
-        """Print the result, as the user wants it."""
+    def result(self, text: str, document: Mapping[str, Any], *, as_is: bool = False) -> None:
+        """Print the result, as the user wants it.
+
+        Args:
+            text: for people; on a terminal in lines that fit it.
+            document: for programs.
+            as_is: the text is somebody else's, or to be copied: its lines are left as they are.
+        """
         self.clear()
         if self.as_json:
             click.echo(json.dumps(document, indent=2))
         else:
-            click.echo(text)
+            click.echo(text if as_is else fitted(text, wide()))
 
     def line(self, text: str, document: Mapping[str, Any]) -> None:
         """Print one of many results."""
@@ -91,7 +98,8 @@ class Output:
             details = {"op": error.op, "subject": error.subject, "hint": error.hint}
             click.echo(json.dumps({"error": {"kind": type(error).__name__} | details}, indent=2))
         else:
-            click.echo(f"delivery: {error}", err=True)
+            columns = _columns() if self._in_place else None
+            click.echo(fitted(f"delivery: {error}", columns), err=True)
 
     def _say(self, line: str, percent: int | None) -> None:
         if self._in_place:
