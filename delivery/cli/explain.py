@@ -13,7 +13,7 @@ import click
 
 from dedup.errors import InvalidUsage
 from delivery.cli.kafka import kafka_options, settings_in
-from delivery.cli.output import Output, databases_option, verb
+from delivery.cli.output import Output, databases_option, id_options, verb
 from delivery.cli.tables import number, when
 
 if TYPE_CHECKING:
@@ -33,16 +33,17 @@ _SHOWN_MAX = 5
 
 @click.command(
     epilog="Example: `delivery explain sqlite:shop.db --kafka localhost:9092 --offset orders/0/17`, "
-    "`--name order-4711` by a publisher's name, `--id 00c0ffee…` by the id in a header."
+    "`--name order-4711` by a publisher's name; `delivery explain sqlite:shop.db 00c0ffee… --kafka "
+    "localhost:9092` by the id in a header."
 )
 @click.argument("url")
+@id_options
 @kafka_options
 @click.option(
     "--offset",
     metavar="TOPIC/PARTITION/OFFSET",
     help="The place of a record, of an input or an output.",
 )
-@click.option("--id", "hexadecimal", metavar="HEX", help="An id, as in a record's header.")
 @click.option(
     "--name", "--key", "name", metavar="TEXT", help="A publisher's name or key for a record."
 )
@@ -61,12 +62,15 @@ def command(
     kafka_config: Path | None,
     client: str | None,
     offset: str | None,
+    record_id: str | None,
     hexadecimal: str | None,
     name: str | None,
     whole: bool,
     databases: tuple[str, ...],
 ) -> None:
     """Tell the story of one record, from the catalog at URL and from Kafka.
+
+    ID is the id in a record's header, 32 hexadecimal digits.
 
     Where it was made if a stage made it; which seal of which lane read it and when, which attempts
     left a trace; whether it took effect or what it repeats, and what repeats it; what was made of it,
@@ -81,10 +85,11 @@ def command(
     from delivery.operate.logs import Cluster  # noqa: PLC0415  see above
     from delivery.operate.opening import opened  # noqa: PLC0415  see above
 
-    if sum(asked is not None for asked in (hexadecimal, name, offset)) != 1:
+    if sum(asked is not None for asked in (record_id, hexadecimal, name, offset)) != 1:
         raise InvalidUsage(
-            "explain a record", url, "say one of --offset, --id and --name; nothing was read"
+            "explain a record", url, "say one of ID, --offset and --name; nothing was read"
         )
+    hexadecimal = hexadecimal or record_id
     places = [lookup.parsed(offset)] if offset is not None else []
     with (
         opened(url) as plain,

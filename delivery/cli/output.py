@@ -28,9 +28,9 @@ from typing import Any
 import click
 
 from dedup.errors import DeliveryError
-from delivery.cli.tables import fitted, wide
+from delivery.cli.tables import folded, wide
 
-__all__ = ["Output", "directory_option", "verb"]
+__all__ = ["Output", "databases_option", "directory_option", "id_options", "verb"]
 
 _ERASE_LINE = "\r\x1b[K"
 #: How often one of many steps is shown in place, and as a line of its own.
@@ -84,7 +84,7 @@ class Output:
         if self.as_json:
             click.echo(json.dumps(document, indent=2))
         else:
-            click.echo(text if as_is else fitted(text, wide()))
+            click.echo(text if as_is else folded(text, wide()))
 
     def line(self, text: str, document: Mapping[str, Any]) -> None:
         """Print one of many results."""
@@ -99,7 +99,7 @@ class Output:
             click.echo(json.dumps({"error": {"kind": type(error).__name__} | details}, indent=2))
         else:
             columns = _columns() if self._in_place else None
-            click.echo(fitted(f"delivery: {error}", columns), err=True)
+            click.echo(folded(f"delivery: {error}", columns), err=True)
 
     def _say(self, line: str, percent: int | None) -> None:
         if self._in_place:
@@ -151,6 +151,12 @@ def _bar(percent: int, columns: int) -> str:
         return f"{percent:3}%"
     full = width * percent // 100
     return f"{percent:3}% [{'#' * full}{'.' * (width - full)}]"
+
+
+def id_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command an id, behind URL or as `--id`; the other way to say it is None."""
+    option = click.option("--id", "hexadecimal", metavar="HEX", help="The same ID, as an option.")
+    return click.argument("record_id", metavar="[ID]", required=False)(option(function))
 
 
 #: Where databases of receivers are, for verbs that tell what became of a record.

@@ -1,6 +1,6 @@
 """Tables and figures for people: as wide as the terminal, and readable in a narrow one.
 
-What it is: `table`, `paragraph`, `fitted`, and figures in words.
+What it is: `table`, `paragraph`, `folded`, and figures in words.
 What it must not know: what the rows are about.
 
 Invariants:
@@ -16,7 +16,7 @@ import textwrap
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-__all__ = ["ago", "fitted", "number", "paragraph", "size", "table", "when", "where_any", "wide"]
+__all__ = ["ago", "folded", "number", "paragraph", "size", "table", "when", "where_any", "wide"]
 
 _GAP = "  "
 _THOUSAND = 1000
@@ -83,7 +83,7 @@ def paragraph(text: str, columns: int | None, indent: str = "") -> list[str]:
     ) or [indent]
 
 
-def fitted(text: str, columns: int | None) -> str:
+def folded(text: str, columns: int | None) -> str:
     """Return lines of which none is wider than the terminal, but for a word that is.
 
     Args:

@@ -199,8 +199,16 @@ def test_a_story_is_told_by_place_id_and_name(kafka: House) -> None:
     assert told["readings"][0]["repeats"]
     assert "repeated by partition 0 offset 9" in called(*asked, "--name", "r0-0").stdout
     made = document(*asked, "--offset", "out/0/0")
-    assert document(*asked, "--id", made["id"]) == made
-    for wrong in ((), ("--name", "a", "--id", "b"), ("--name", "nobody"), ("--id", "zz")):
+    assert document(*asked, "--id", made["id"]) == document(*asked, made["id"]) == made
+    for wrong in (
+        (),
+        (made["id"], "--name", "a"),
+        (made["id"], "--id", made["id"]),
+        ("r0-0",),
+        ("--name", "a", "--id", "b"),
+        ("--name", "nobody"),
+        ("--id", "zz"),
+    ):
         called(*asked, *wrong, code=2)
 
 
@@ -233,6 +241,9 @@ def test_every_key_of_a_maker_is_documented(tmp_path: Path) -> None:
         found = document("catalog", "lookup", house.store.url, "--id", header.id.hex())
         assert found["makers"]
         assert undocumented("catalog lookup", found) == set()
+        plain = document("catalog", "lookup", house.store.url, header.id.hex())
+        assert plain == found
+        called("catalog", "lookup", house.store.url, "r0-0", code=2)
 
 
 def test_every_key_of_an_audit_of_a_range_is_documented(kafka: House) -> None:

@@ -16,7 +16,7 @@ from dedup.errors import InvalidUsage
 from delivery.cli import Verbs, delivery
 from delivery.cli import output as output_module
 from delivery.cli.output import Output
-from delivery.cli.tables import fitted, paragraph
+from delivery.cli.tables import folded, paragraph
 from delivery.records import Output as Made
 from delivery.services import doctor, guard
 from delivery.services.instance import Instance, Request
@@ -92,12 +92,12 @@ def test_a_sentence_is_whole_in_any_width() -> None:
 def test_a_line_is_broken_between_words_only_and_as_often_as_it_must() -> None:
     path = "/" + 60 * "x"
     text = f"short\n  output of {path} lies where it was sent to, and nobody read it\n\nend"
-    assert fitted(text, None) == text
-    lines = fitted(text, 30).splitlines()
+    assert folded(text, None) == text
+    lines = folded(text, 30).splitlines()
     assert [lines[0], *lines[-2:]] == ["short", "", "end"]
     assert {line.strip() for line in lines if len(line) > 30} == {path}
     assert all(line.startswith("  ") for line in lines[1:-2])
-    assert " ".join(fitted(text, 30).split()) == " ".join(text.split())
+    assert " ".join(folded(text, 30).split()) == " ".join(text.split())
 
 
 # Servers --------------------------------------------------------------------------------------
