@@ -15,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +45,8 @@ SEALS_MAX = 20_000
 BOUNDS_MS = (1_000, 10_000, 60_000, 600_000, 3_600_000, 21_600_000, 86_400_000)
 LABELS = ("1 s", "10 s", "1 min", "10 min", "1 h", "6 h", "24 h", "more")
 
+#: Of equal words the first, and the one behind the last.
+_SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
 _Words = npt.NDArray[np.uint64]
 
 
@@ -142,12 +145,12 @@ def _look_up(
     """Yield how long after its original each of these was sealed, where that is known."""
     words, times = _decided(catalog, lane, seals)
     for seal, ids, is_named in wanted:
-        asked = _first_words(b"".join(sorted(ids)))
-        at = np.searchsorted(words, asked)
-        hits = at[(at < len(words))]
-        hits = hits[words[hits] == asked[at < len(words)]]
-        if len(hits):
-            yield max(0, _time_of(seal) - int(times[hits].min())), is_named
+        asked, now_ms = _first_words(b"".join(sorted(ids))), _time_of(seal)
+        spans = zip(*(np.searchsorted(words, asked, side) for side in _SIDES), strict=True)
+        # The last by then: what came later than the window took effect, and is repeated itself.
+        known = [at for low, high in spans for at in times[low:high].tolist() if at <= now_ms]
+        if known:
+            yield now_ms - max(known), is_named
 
 
 def _decided(

@@ -230,6 +230,21 @@ def test_a_distance_is_the_time_between_a_repeat_and_its_original() -> None:
     }
 
 
+def test_a_distance_is_that_to_the_last_effect_by_then() -> None:
+    """Repeated after a second, again after three windows, and a second later."""
+    house = repeated(1_000)
+    house.now += 3 * WINDOW_MS
+    house.write("later", timestamp_ms=house.now)
+    house.done()
+    for _ in range(2):
+        house.now += 1_000
+        house.write("first", timestamp_ms=house.now)
+        house.done()
+    found = looked_up(house).found_ms
+    assert len(found) == 2
+    assert all(1_000 <= one < 2_000 for one in found), "the clock goes on by itself a little"
+
+
 def test_what_is_sent_again_by_us_is_late_and_named_by_nobody() -> None:
     house = House(MemoryStore())
     chained(house)
