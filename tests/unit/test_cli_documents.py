@@ -173,6 +173,35 @@ def test_an_audit_after_a_compaction_that_forgot_asks_for_the_window(kafka: Hous
     assert document(*asked, *options)["verdict"] == "exact"
 
 
+@pytest.mark.parametrize(
+    ("windows", "verdict", "code"),
+    [
+        (("24h",), "exact", 0),
+        (("ship=1h", "price=24h"), "exact", 0),
+        (("shop/price=24h",), "exact", 0),
+        (("ship=24h",), "unproved", 3),
+        (("24h", "price=20d"), "broken", 1),
+        (("20d", "price=24h"), "exact", 0),
+    ],
+)
+def test_a_stage_is_held_to_its_own_window(
+    kafka: House, windows: tuple[str, ...], verdict: str, code: int
+) -> None:
+    """A record of price comes again after ten days, and takes effect again."""
+    for name in ("often", "moves on", "moves on further", "often"):
+        kafka.now += 5 * 86_400_000
+        kafka.write(name, timestamp_ms=kafka.now)
+        kafka.done()
+    asked = [word for window in windows for word in ("--window", window)]
+    found = document("audit", kafka.store.url, "--kafka", "here:1", *asked, code=code)
+    assert found["verdict"] == verdict
+
+
+@pytest.mark.parametrize("window", ["prise=24h", "price=long", "price="])
+def test_a_window_of_nobody_is_refused(kafka: House, window: str) -> None:
+    called("audit", kafka.store.url, "--kafka", "here:1", "--window", window, code=2)
+
+
 def test_every_key_of_a_story_is_documented(kafka: House) -> None:
     for offset in ("in/0/0", "in/0/9", "out/0/3"):
         found = document("explain", kafka.store.url, "--kafka", "here:1", "--offset", offset)
