@@ -8,14 +8,15 @@ Invariants:
     A verb is a module of this package named in `VERBS` whose `command` is a click command with a
     help text, an example and `--json` (`output.verb` gives it the last). A verb of several words
     is a package whose `command` is a group of the same kind.
-    Exit codes: 0 done, 2 wrong usage, 3 to 6 the kind of error (`dedup.errors`), 130 interrupted;
-    1 only where a verb says what it means.
+    Exit codes: 0 done, 2 wrong usage, 3 to 6 the kind of error (`dedup.errors`), 70 an exception
+    that nobody foresaw, 130 interrupted; 1 only where a verb says what it means.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -48,6 +49,8 @@ VERBS = {
     "spark-options": "Print the options with which Spark runs stages.",
 }
 
+#: As sysexits.h has it. Python's own 1 would be what `delivery audit` says of wrong data.
+FAULT = 70
 INTERRUPTED = 130
 
 _HELP = """Exactly-once delivery for PySpark and Kafka.
@@ -129,8 +132,29 @@ def main() -> None:
     try:
         sys.exit(delivery.main(prog_name="delivery", standalone_mode=False))
     except click.ClickException as error:
-        error.show()
+        _refuse(error)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("delivery: interrupted; running the same command again is safe", err=True)
         sys.exit(INTERRUPTED)
+    except Exception as error:  # noqa: BLE001  whatever it is, it must not look like a verdict
+        traceback.print_exc()
+        what = f"{type(error).__name__}: {error}"
+        click.echo(f"delivery: unforeseen, and no word about the data: {what}", err=True)
+        sys.exit(FAULT)
+
+
+def _refuse(error: click.ClickException) -> None:
+    """Say what is wrong with the line, as the line itself wants it said."""
+    given = sys.argv[1:]
+    ours = given[: given.index("--")] if "--" in given else given
+    if "--json" not in ours:
+        error.show()
+        return
+    from dedup.errors import InvalidUsage  # noqa: PLC0415  keeps --help light
+    from delivery.cli.output import Output  # noqa: PLC0415  see above
+
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    verb = "delivery" if context is None else context.command_path
+    hint = f"{error.format_message()}; nothing was done: see `{verb} --help`"
+    Output(as_json=True).error(InvalidUsage("read the command line", " ".join(given), hint))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dedup.errors import InvalidUsage, Unavailable
-from delivery.cli.durations import DURATION
+from delivery.cli.durations import BY_STAGE, DURATION
 from delivery.cli.kafka import kafka_options, settings_in, ways_in
 from delivery.cli.output import Output, databases_option, verb
 from delivery.cli.tables import number
@@ -50,8 +50,10 @@ _FAILURES_MAX = 5
 )
 @click.option(
     "--window",
-    type=DURATION,
-    help="The stages' window: what repeats later may take effect again, and --state is the smaller "
+    "windows",
+    type=BY_STAGE,
+    multiple=True,
+    help="The stages' window, or that of one of them: what repeats later may take effect again, and --state is the smaller "
     "the shorter it is. Without it such repeats are noted, and none is called right.",
 )
 @click.option("--finished", is_flag=True, help="Everything must be sealed and delivered by now.")
@@ -183,7 +185,9 @@ class _Auditor:
     def once(self, *, everything: bool) -> None:
         """Audit once and print all about it."""
         found, seconds = self._audit()
-        text = "\n".join(_lines(found, seconds, self._terms["window"], everything=everything))
+        text = "\n".join(
+            _lines(found, seconds, windows=bool(self._terms["windows"]), everything=everything)
+        )
         self._out.result(text, self._document(found, seconds))
         if found.findings:
             raise click.exceptions.Exit(_FOUND_SOMETHING)
@@ -198,7 +202,7 @@ class _Auditor:
             f"in {seconds:.1f} s"
         )
         lines = [words, *_unproved(found)]
-        lines += _findings(found, self._terms["window"], everything=False)
+        lines += _findings(found, windows=bool(self._terms["windows"]), everything=False)
         self._out.line("\n".join(lines), self._document(found, seconds))
         if found.findings:
             raise click.exceptions.Exit(_FOUND_SOMETHING)
@@ -213,7 +217,7 @@ class _Auditor:
         since, until = self._terms["since"], self._terms["until"]
         terms = Terms(
             ways=ways_in(self._terms["ways"]),
-            window_ms=self._terms["window"],
+            windows=dict(self._terms["windows"]),
             finished=self._terms["finished"],
             since_ms=None if since is None else now_ms - since,
             until_ms=None if until is None else now_ms - until,
@@ -223,6 +227,8 @@ class _Auditor:
         self._cluster.forget()
         # Anew each time: a receiver may have begun in its database since.
         with with_databases(self._catalog, self._databases) as (catalog, kept):
+            for stage in filter(None, terms.windows):
+                chosen(catalog, stage)  # one that is misspelt would be left without a window
             found = audit(
                 catalog,
                 self._cluster,
@@ -243,8 +249,8 @@ class _Auditor:
         return {"catalog": self._url, "seconds": seconds} | found.document()
 
 
-def _lines(found: Audited, seconds: float, window: int | None, *, everything: bool) -> list[str]:
-    lines = _findings(found, window, everything=everything)
+def _lines(found: Audited, seconds: float, *, windows: bool, everything: bool) -> list[str]:
+    lines = _findings(found, windows=windows, everything=everything)
     lines += _unproved(found)
     lines += [f"believed: {lane}: {why}" for lane, why in found.given_up.items()]
     lines += _ranges(found)
@@ -272,12 +278,12 @@ _VERDICTS = {
 }
 
 
-def _findings(found: Audited, window: int | None, *, everything: bool) -> list[str]:
+def _findings(found: Audited, *, windows: bool, everything: bool) -> list[str]:
     shown = found.findings if everything else found.findings[:1]
     lines = [str(finding) for finding in shown]
     if len(found.findings) > len(shown):
         lines.append(f"and {len(found.findings) - len(shown)} more findings; --all prints them")
-    if window is None and found.findings and all(_may_be_let_go(one) for one in found.findings):
+    if not windows and found.findings and all(_may_be_let_go(one) for one in found.findings):
         lines.append(
             "if ids were let go by `delivery catalog compact --window`, say --window here too"
         )

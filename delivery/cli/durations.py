@@ -1,6 +1,6 @@
 """Lengths of time as people write them: 30s, 15min, 12h, 7d.
 
-What it is: a type of option. What it must not know: what is measured.
+What it is: types of options. What it must not know: what is measured.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-__all__ = ["DURATION"]
+__all__ = ["BY_STAGE", "DURATION"]
 
 _UNITS_MS = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _FORM = re.compile(r"(\d+)\s*(ms|s|min|h|d)")
@@ -34,3 +34,21 @@ class Duration(click.ParamType[int]):
 
 
 DURATION = Duration()
+
+
+class ByStage(click.ParamType[tuple[str, int]]):
+    """A length of time, of one stage ("price=24h") or of every other one."""
+
+    name = "[stage=]duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        """Return the stage, empty if none is named, and milliseconds."""
+        if isinstance(value, tuple):
+            return value
+        stage, _, length = str(value).rpartition("=")
+        return stage.strip(), DURATION.convert(length, param, ctx)
+
+
+BY_STAGE = ByStage()

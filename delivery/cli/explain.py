@@ -5,40 +5,45 @@ What it is: words around `delivery.operate.explaining.explain`. What it must not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from dedup.errors import InvalidUsage
 from delivery.cli.kafka import kafka_options, settings_in
-from delivery.cli.output import Output, databases_option, verb
-from delivery.cli.tables import when
+from delivery.cli.output import Output, databases_option, id_options, verb
+from delivery.cli.tables import number, when
 
 if TYPE_CHECKING:
     from delivery.kafka.port import Client
+    from delivery.operate.copies import Repeat
     from delivery.operate.databases import Kept
     from delivery.operate.places import Attempt
+    from delivery.operate.story import Copy, Reading, Story
     from delivery.operate.story import Output as Made
-    from delivery.operate.story import Reading, Story
 
+_T = TypeVar("_T")
 #: What the kinds of chunks are called that an attempt leaves behind.
 _CHUNKS = {"outputs": "its outputs", "segment": "the ids it decided", "dropped": "what it dropped"}
+#: Of what there may be thousands of, so many are shown: a story is one screen.
+_SHOWN_MAX = 5
 
 
 @click.command(
     epilog="Example: `delivery explain sqlite:shop.db --kafka localhost:9092 --offset orders/0/17`, "
-    "`--name order-4711` by a publisher's name, `--id 00c0ffee…` by the id in a header."
+    "`--name order-4711` by a publisher's name; `delivery explain sqlite:shop.db 00c0ffee… --kafka "
+    "localhost:9092` by the id in a header."
 )
 @click.argument("url")
+@id_options
 @kafka_options
 @click.option(
     "--offset",
     metavar="TOPIC/PARTITION/OFFSET",
     help="The place of a record, of an input or an output.",
 )
-@click.option("--id", "hexadecimal", metavar="HEX", help="An id, as in a record's header.")
 @click.option(
     "--name", "--key", "name", metavar="TEXT", help="A publisher's name or key for a record."
 )
@@ -57,12 +62,15 @@ def command(
     kafka_config: Path | None,
     client: str | None,
     offset: str | None,
+    record_id: str | None,
     hexadecimal: str | None,
     name: str | None,
     whole: bool,
     databases: tuple[str, ...],
 ) -> None:
     """Tell the story of one record, from the catalog at URL and from Kafka.
+
+    ID is the id in a record's header, 32 hexadecimal digits.
 
     Where it was made if a stage made it; which seal of which lane read it and when, which attempts
     left a trace; whether it took effect or what it repeats, and what repeats it; what was made of it,
@@ -77,10 +85,11 @@ def command(
     from delivery.operate.logs import Cluster  # noqa: PLC0415  see above
     from delivery.operate.opening import opened  # noqa: PLC0415  see above
 
-    if sum(asked is not None for asked in (hexadecimal, name, offset)) != 1:
+    if sum(asked is not None for asked in (record_id, hexadecimal, name, offset)) != 1:
         raise InvalidUsage(
-            "explain a record", url, "say one of --offset, --id and --name; nothing was read"
+            "explain a record", url, "say one of ID, --offset and --name; nothing was read"
         )
+    hexadecimal = hexadecimal or record_id
     places = [lookup.parsed(offset)] if offset is not None else []
     with (
         opened(url) as plain,
@@ -107,7 +116,7 @@ def command(
     told = [kept[lane] for lane in _lanes(story) if lane in kept]
     lines = [
         *_lines(story, held, kept),
-        *(f"its id is that of {other} as well" for other in others),
+        *_some(others, "such records", lambda other: [f"its id is that of {other} as well"]),
     ]
     lines += [one.line() for one in told]
     more = {"others": others, "databases": [one.document() for one in told]}
@@ -185,25 +194,29 @@ def _output(output: Made) -> list[str]:
     ]
     if output.error is not None:
         lines.append(f"    a dead letter: {output.error}")
-    for copy in output.copies:
-        fates = ", ".join(f"{lane}: {fate}" for lane, fate in copy.receivers.items())
-        lines.append(f"    at offset {copy.offset}{f'; {fates}' if fates else ''}")
-        if "fresh" in copy.receivers.values():
-            at = f"{output.topic}/{output.partition}/{copy.offset}"
-            lines.append(f"      what was made of it: --offset {at}")
+    lines += _some(output.copies, "    copies", lambda copy: _copy(output, copy))
     if not output.copies:
         lines.append("    no copy in Kafka: not emitted yet, or deleted since")
     return lines
 
 
-def _at(output: Made) -> str:
+def _copy(output: Made, copy: Copy) -> list[str]:
+    fates = ", ".join(f"{lane}: {fate}" for lane, fate in copy.receivers.items())
+    lines = [f"    at offset {copy.offset}{f'; {fates}' if fates else ''}"]
+    if "fresh" in copy.receivers.values():
+        at = f"{output.topic}/{output.partition}/{copy.offset}"
+        lines.append(f"      what was made of it: --offset {at}")
+    return lines
+
+
+def _at(output: Made) -> list[str]:
     """Say in a line where an output of a batch lies."""
     place = f"{output.topic} partition {output.partition}"
     offsets = ", ".join(str(copy.offset) for copy in output.copies)
     where = (
         f"offset {offsets}" if offsets else "no copy in Kafka: not emitted yet, or deleted since"
     )
-    return f"  output {output.id} to {place}, {where}"
+    return [f"  output {output.id} to {place}, {where}"]
 
 
 def _reading(one: Reading, kept: Kept | None) -> list[str]:
@@ -222,19 +235,29 @@ def _reading(one: Reading, kept: Kept | None) -> list[str]:
         lines.append(f"  it repeats {place}, sealed by seq {one.original.seq} (named by {way})")
     if one.together is not None and one.fate == "fresh":
         lines.append(f"  {one.together.line(len(one.outputs))}")
-        lines += map(_at, one.outputs)
+        lines += _some(one.outputs, "  outputs", _at)
     else:
-        lines += [line for output in one.outputs for line in _output(output)]
+        lines += _some(one.outputs, "  outputs", _output)
     if kept is not None and one.fate == "fresh":
         lines.append(f"  whatever effect it had is in {kept.database}")
     elif one.fate == "fresh" and not one.outputs and one.together is None:
         unsent = ", or it is not sent yet: its stage is deterministic, and outputs are not stored"
         lines.append(f"  nothing was made of it{unsent if one.remade else ''}")
-    lines += [
-        f"  repeated by partition {repeat.partition} offset {repeat.offset}, dropped by seq "
-        f"{repeat.seq}, {when(repeat.sealed_ms)}"
-        for repeat in one.repeats
-    ]
+    lines += _some(one.repeats, "  repeats", _repeat)
     if one.repeats_upto is not None:
         lines.append(f"  its repeats were looked for up to offset {one.repeats_upto}")
+    return lines
+
+
+def _repeat(one: Repeat) -> list[str]:
+    at = f"partition {one.partition} offset {one.offset}"
+    return [f"  repeated by {at}, dropped by seq {one.seq}, {when(one.sealed_ms)}"]
+
+
+def _some(every: Sequence[_T], what: str, told: Callable[[_T], list[str]]) -> list[str]:
+    """Return lines about the first of many, and how many more there are; `what` has their indent."""
+    lines = [line for one in every[:_SHOWN_MAX] for line in told(one)]
+    if (more := len(every) - _SHOWN_MAX) > 0:
+        indent = " " * (len(what) - len(what.lstrip()))
+        lines.append(f"{indent}and {number(more)} more {what.lstrip()}: --json names all")
     return lines

@@ -32,7 +32,8 @@ _DEGRADED = 1
     type=DURATION,
     default="24h",
     show_default=True,
-    help="The longest window of the stages: so long a topic that has grown takes something away.",
+    help="The window of stages whose seals do not say theirs: for so long after it a topic that has grown takes "
+    "something away.",
 )
 @databases_option
 @verb

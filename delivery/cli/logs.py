@@ -39,7 +39,8 @@ def command(out: Output, *, node: str | None, directory: Path, follow: bool, lin
     prefix = len(nodes) > 1
     if not follow:
         text = [_line(name, line, prefix=prefix) for name in last for line in last[name]]
-        out.result("\n".join(text), {"directory": str(instance.directory), "nodes": last})
+        document = {"directory": str(instance.directory), "nodes": last}
+        out.result("\n".join(text), document, as_is=True)
         return
     for name, line in logs.follow({each.name: each.directory for each in nodes}, lines):
         out.line(_line(name, line, prefix=prefix), {"node": name, "line": line})

@@ -64,7 +64,8 @@ def command(
     try:
         if once:
             found = collector.look()
-            out.result(found.text().rstrip(), {"catalog": where, "metrics": found.document()})
+            document = {"catalog": where, "metrics": found.document()}
+            out.result(found.text().rstrip(), document, as_is=True)
         else:
             _serve(out, collector, (host, port), where)
     finally:

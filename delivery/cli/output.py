@@ -6,7 +6,7 @@ What it must not know: what is said.
 
 Invariants:
     Standard output carries the result and nothing else; with --json exactly one document, also
-    when the verb fails (but not for a line that click cannot parse). A verb that never ends (`logs --follow`) prints one document a line.
+    when the verb fails. A verb that never ends (`logs --follow`) prints one document a line.
     Progress goes to standard error: in place on a terminal, with a bar where it is known how much
     there is to do, now and then a line elsewhere. What is shown in place is cut to the terminal, and
     gone when the verb ends, however it ends.
@@ -28,8 +28,9 @@ from typing import Any
 import click
 
 from dedup.errors import DeliveryError
+from delivery.cli.tables import folded, wide
 
-__all__ = ["Output", "directory_option", "verb"]
+__all__ = ["Output", "databases_option", "directory_option", "id_options", "verb"]
 
 _ERASE_LINE = "\r\x1b[K"
 #: How often one of many steps is shown in place, and as a line of its own.
@@ -71,13 +72,19 @@ class Output:
             self._said = now
             self._say(line, 100 * min(done, total) // total if total else None)
 
-    def result(self, text: str, document: Mapping[str, Any]) -> None:
-        """Print the result, as the user wants it."""
+    def result(self, text: str, document: Mapping[str, Any], *, as_is: bool = False) -> None:
+        """Print the result, as the user wants it.
+
+        Args:
+            text: for people; on a terminal in lines that fit it.
+            document: for programs.
+            as_is: the text is somebody else's, or to be copied: its lines are left as they are.
+        """
         self.clear()
         if self.as_json:
             click.echo(json.dumps(document, indent=2))
         else:
-            click.echo(text)
+            click.echo(text if as_is else folded(text, wide()))
 
     def line(self, text: str, document: Mapping[str, Any]) -> None:
         """Print one of many results."""
@@ -91,7 +98,8 @@ class Output:
             details = {"op": error.op, "subject": error.subject, "hint": error.hint}
             click.echo(json.dumps({"error": {"kind": type(error).__name__} | details}, indent=2))
         else:
-            click.echo(f"delivery: {error}", err=True)
+            columns = _columns() if self._in_place else None
+            click.echo(folded(f"delivery: {error}", columns), err=True)
 
     def _say(self, line: str, percent: int | None) -> None:
         if self._in_place:
@@ -143,6 +151,12 @@ def _bar(percent: int, columns: int) -> str:
         return f"{percent:3}%"
     full = width * percent // 100
     return f"{percent:3}% [{'#' * full}{'.' * (width - full)}]"
+
+
+def id_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command an id, behind URL or as `--id`; the other way to say it is None."""
+    option = click.option("--id", "hexadecimal", metavar="HEX", help="The same ID, as an option.")
+    return click.argument("record_id", metavar="[ID]", required=False)(option(function))
 
 
 #: Where databases of receivers are, for verbs that tell what became of a record.

@@ -75,7 +75,8 @@ def command(
         opened(url) as catalog,
         open_client(kafka, settings_in(kafka_config), client, out.progress) as cluster,
     ):
-        found = surveyed(catalog, Cluster(cluster), chosen(catalog, stage, lane), window)
+        lanes = chosen(catalog, stage, lane)
+        found = surveyed(catalog, Cluster(cluster), lanes, window, out.step)
         if yes:
             replay(catalog, cluster, found, to, out.step)
         document = {

@@ -15,6 +15,9 @@ from delivery.cli.output import Output, verb
 from delivery.cli.tables import number, size
 from delivery.cli.watching import observed, observing_options, watching_options
 
+#: What pages begin with.
+_PAGE = b"<!doctype html>"
+
 
 @click.command(
     epilog="Example: `delivery report sqlite:shop.db --kafka localhost:9092 -o report.html`."
@@ -25,7 +28,7 @@ from delivery.cli.watching import observed, observing_options, watching_options
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path("report.html"),
-    help="The file; report.html. One that is there is replaced.",
+    help="The file; report.html. A page that is there is replaced, and nothing else.",
 )
 @click.option(
     "--chaos",
@@ -55,6 +58,7 @@ def command(
     from delivery.watch.kills import kills_in  # noqa: PLC0415  keeps --help light
     from delivery.watch.page import page  # noqa: PLC0415  see above
 
+    _refuse_other(output)
     kills = [] if chaos is None else kills_in(chaos)
     seen = observed(out, url, kafka, kafka_config, client, since=since, home=home)
     text = page(seen, kills).encode()
@@ -83,3 +87,18 @@ def command(
             "advice": len(seen.advice),
         },
     )
+
+
+def _refuse_other(output: Path) -> None:
+    """Refuse to write over what is no page: a catalog, say, whose name is a word further left."""
+    try:
+        with output.open("rb") as there:
+            begins = there.read(len(_PAGE))
+    except OSError:  # it is not there; what else it may be is said when it is written
+        return
+    if begins not in (b"", _PAGE):
+        raise InvalidUsage(
+            "write a report",
+            str(output),
+            "what is there is no page, and stays as it is; nothing was written: name another file",
+        )

@@ -43,4 +43,4 @@ def command(out: Output, jars_to: Path | None) -> None:
             hint = "a value with a space in it falls apart in $(...). Nothing was printed; use --json, or set DELIVERY_CACHE (jars) or PYSPARK_PYTHON to a path without spaces."
             raise InvalidUsage("print spark-submit options", f"{key}={value}", hint)
     words = [f"--conf {key}={value}" for key, value in options.items()]
-    out.result(" ".join(words), options)
+    out.result(" ".join(words), options, as_is=True)

@@ -1,6 +1,6 @@
 """Tables and figures for people: as wide as the terminal, and readable in a narrow one.
 
-What it is: `table`, `paragraph`, and figures in words.
+What it is: `table`, `paragraph`, `folded`, and figures in words.
 What it must not know: what the rows are about.
 
 Invariants:
@@ -16,7 +16,7 @@ import textwrap
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-__all__ = ["ago", "number", "paragraph", "size", "table", "when", "where_any", "wide"]
+__all__ = ["ago", "folded", "number", "paragraph", "size", "table", "when", "where_any", "wide"]
 
 _GAP = "  "
 _THOUSAND = 1000
@@ -83,6 +83,20 @@ def paragraph(text: str, columns: int | None, indent: str = "") -> list[str]:
     ) or [indent]
 
 
+def folded(text: str, columns: int | None) -> str:
+    """Return lines of which none is wider than the terminal, but for a word that is.
+
+    Args:
+        text: the lines.
+        columns: how wide they may be; None: as wide as they are.
+    """
+    return "\n".join(
+        piece
+        for line in text.split("\n")
+        for piece in ([line] if columns is None or len(line) <= columns else _broken(line, columns))
+    )
+
+
 def number(count: int) -> str:
     """Return a number with its thousands apart."""
     return f"{count:,}"
@@ -114,6 +128,19 @@ def when(milliseconds: int) -> str:
     """Return a time, in UTC."""
     moment = datetime.fromtimestamp(milliseconds / _SECOND_MS, UTC)
     return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{milliseconds % _SECOND_MS:03d} UTC"
+
+
+def _broken(line: str, columns: int) -> list[str]:
+    """Break a line between words only: an offset, an id or a path is there to be copied."""
+    own = line[: len(line) - len(line.lstrip())]
+    return textwrap.wrap(
+        line.strip(),
+        max(columns, 2 * len(own)),
+        initial_indent=own,
+        subsequent_indent=f"{own}{_GAP}",
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
 
 
 def _block(titles: Sequence[str], row: Sequence[str], columns: int) -> list[str]:

@@ -180,7 +180,7 @@ class _Auditing:
         gathering, findings = closer
         for lane in () if self._terms.ranged else self._unproved:
             # Its rows can be proved at least.
-            findings += verified(stand.snapshot, lane, self._terms.window_ms)[0]
+            findings += verified(stand.snapshot, lane, self._terms.window_of(lane))[0]
         findings += [one for proof in proving.proofs.values() for one in proof.late]
         if findings and stand.changed():
             return None

@@ -28,7 +28,7 @@ from typing import Any
 import psutil
 
 from dedup.catalog.catalog import Catalog
-from dedup.errors import Unavailable
+from dedup.errors import InvalidUsage, Unavailable
 from dedup.model import Frontier, LaneRow, TopicId
 from delivery.checker import Finding, Kind
 from delivery.host.killing import VARIABLE
@@ -107,7 +107,14 @@ class Chaos:
         self._points = Kills(scratch / "kills")
         self._chance = random.Random(setting.seed)  # noqa: S311 - choices are to be repeated
         self._pause = threading.Event()
-        self._log = setting.log.open("ab")
+        try:
+            self._log = setting.log.open("ab")
+        except OSError as error:
+            raise InvalidUsage(
+                "keep what a job says",
+                str(setting.log),
+                f"{error.strerror or error}; nothing was started: name another file with --log",
+            ) from error
         self._was_killed = False
         self._failures = 0
         self._armed: str | None = None
@@ -181,7 +188,7 @@ class Chaos:
             )
         except OSError as error:
             self._log.close()
-            raise Unavailable(
+            raise InvalidUsage(
                 "start a job",
                 " ".join(self._setting.command),
                 f"{error}; nothing was killed: mend the command behind `--`",

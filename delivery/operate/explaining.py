@@ -196,7 +196,12 @@ class _Teller:
                 seal=seal,
                 same=partial(_goes_by, way, record_id),
             )
-            return replace(told, named=way, repeats=found, repeats_upto=upto)
+            # Of an id that took effect again, because it came later than the window, what came after
+            # that repeats the later record.
+            decisions, _ = lookup.look_up_id(self._catalog, record_id, [told.lane])
+            again = min((o.seq for o in decisions if o.seq > seal.ref.seq), default=None)
+            mine = tuple(one for one in found if again is None or one.seq < again)
+            return replace(told, named=way, repeats=mine, repeats_upto=upto)
         return told
 
     def _tries(self, record: Record, seal: Seal) -> Iterator[tuple[str | None, RecordId]]:
@@ -219,7 +224,8 @@ class _Teller:
         """Return what a duplicate repeats, and the way it is named."""
         for way, record_id in self._tries(record, read_by):
             decisions, _ = lookup.look_up_id(self._catalog, record_id, [lane])
-            for decision in decisions:
+            # The last one by then: what was decided before a window had been let go.
+            for decision in [one for one in decisions if one.seq <= read_by.ref.seq][-1:]:
                 seal = self._catalog.seal(lane, row.head.incarnation_of(decision.seq), decision.seq)
                 place = self._first(lane, topic, seal, way, record_id) if seal is not None else None
                 sealed = decision.sealed_ms

@@ -122,7 +122,7 @@ class Gathering:
         return LaneInput(
             id_from=way_of(found.way or PLACE) or id_from(found.way),
             ways=found.ways,
-            window_ms=self._terms.window_ms,
+            window_ms=self._terms.window_of(lane),
             seeded=brought_in,
             due=due_of(row),
             span=span,

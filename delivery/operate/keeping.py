@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 from dedup import backup
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.open import open_catalog, without_user
-from dedup.errors import InvalidUsage, Unavailable
+from dedup.errors import Corrupt, InvalidUsage, Unavailable
 from dedup.formats.envelope import ENVELOPE_BYTES, wrapped_bytes
 from delivery.operate.opening import present
 from delivery.operate.reporting import Report, silent
@@ -144,13 +144,23 @@ def restore(file: Path, url: str, report: Report = silent, *, perform: bool = Fa
 def _read(file: Path, catalog: Catalog | None, report: Report) -> dict[str, int]:
     """Restore a file, into memory if nowhere else; return the lanes and their heads' seqs."""
     target = catalog or open_catalog("memory:")
-    with file.open("rb") as source:
-        lanes = backup.restore(
-            target,
-            _frames(source, file, report),
-            lambda: uuid.uuid4().bytes,
-            lambda done, total: report(f"write {done} of {total} frames", done, total),
-        )
+    try:
+        with file.open("rb") as source:
+            lanes = backup.restore(
+                target,
+                _frames(source, file, report),
+                lambda: uuid.uuid4().bytes,
+                lambda done, total: report(f"write {done} of {total} frames", done, total),
+            )
+    except Corrupt as error:
+        # What stored bytes advise is to restore a backup.
+        why = f"{error.subject}: {error.hint.partition(';')[0]}"
+        raise Corrupt(
+            "restore a catalog",
+            str(file),
+            f"{why}; it is torn, or no backup at all; nothing was written: take another backup, or "
+            "the one before it",
+        ) from error
     rows = {lane: target.load(lane) for lane in lanes}
     return {lane: row.head.ref.seq for lane, row in rows.items() if row is not None}
 

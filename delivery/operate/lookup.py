@@ -183,16 +183,21 @@ def look_up_id(
 
 
 def _decided(catalog: Catalog, lane: str, record_id: RecordId) -> list[tuple[Decision, Part]]:
-    """Return where a lane holds an id; a lane that moves meanwhile is read again."""
+    """Return where a lane holds an id, by seq; a lane that moves meanwhile is read again.
+
+    Two are there of one that a publisher repeated later than the window: it took effect again.
+    """
     for _ in range(READS_MAX):
         snapshot = Snapshot(catalog.store, [lane])
         row = catalog.load(lane)
         if row is None:
             return []
-        found = list(_Search(Catalog(snapshot), lane, row.head, record_id).found())
-        if found or not snapshot.moved(lane):
+        found: dict[int, tuple[Decision, Part]] = {}
+        for one in _Search(Catalog(snapshot), lane, row.head, record_id).found():
             # Beside an entry, its segment may be listed already.
-            return found[:1]
+            found.setdefault(one[0].seq, one)
+        if found or not snapshot.moved(lane):
+            return [found[seq] for seq in sorted(found)]
     raise Unavailable(
         "look an id up",
         lane,

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dedup.errors import Corrupt, InvalidUsage
+from dedup.errors import Corrupt, InvalidUsage, Unavailable
 from dedup.formats import segment
 from dedup.model import Attempt, HeadRef, Incarnation, ReadSeq, Source, TopicId
 from delivery.checker.columns import Base, Bucket, Group
@@ -40,9 +40,16 @@ def load(file: Path, catalog: str) -> Proved:
     """Return what a file says was proved of a catalog; nothing if there is no file yet.
 
     Raises:
-        InvalidUsage: it is of another catalog, or of another release.
+        InvalidUsage: it is of another catalog, or of another release, or nobody can write it there.
         Corrupt: it is torn, or none of ours.
     """
+    # An audit may take hours, and would have nowhere to put what it found.
+    if not os.access(file.parent, os.W_OK):
+        raise InvalidUsage(
+            "remember what is proved",
+            str(file),
+            f"no file can be made in {file.parent}; nothing was audited: name another one",
+        )
     if not file.exists():
         return Proved()
     try:
@@ -53,7 +60,8 @@ def load(file: Path, catalog: str) -> Proved:
         raise Corrupt(
             "read what was proved",
             str(file),
-            f"it cannot be read ({error}); delete it, and the next audit begins at the beginning",
+            "it is torn, or no file of an audit's at all; nothing was proved or written: name another "
+            f"one, and the audit begins at the beginning ({type(error).__name__})",
         ) from error
     if (meta.get("version"), meta.get("catalog")) != (VERSION, catalog):
         raise InvalidUsage(
@@ -66,7 +74,11 @@ def load(file: Path, catalog: str) -> Proved:
 
 
 def save(file: Path, catalog: str, proved: Proved) -> None:
-    """Write what was proved; whoever is killed meanwhile leaves the file that was there."""
+    """Write what was proved; whoever is killed meanwhile leaves the file that was there.
+
+    Raises:
+        Unavailable: the disk does not take it.
+    """
     arrays: dict[str, npt.NDArray[Any]] = {}
     lanes = []
     for number, (lane, base) in enumerate(sorted(proved.bases.items())):
@@ -104,11 +116,19 @@ def save(file: Path, catalog: str, proved: Proved) -> None:
     }
     arrays[_META] = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
     fresh = file.with_name(f".{file.name}.new")
-    with fresh.open("wb") as out:
-        np.savez(out, allow_pickle=False, **arrays)
-        out.flush()
-        os.fsync(out.fileno())
-    fresh.replace(file)
+    try:
+        with fresh.open("wb") as out:
+            np.savez(out, allow_pickle=False, **arrays)
+            out.flush()
+            os.fsync(out.fileno())
+        fresh.replace(file)
+    except OSError as error:
+        raise Unavailable(
+            "remember what is proved",
+            str(file),
+            f"{error.strerror or error}; nothing wrong was found, and the file is as it was: make "
+            "room, and run the audit again",
+        ) from error
 
 
 def bucket_document(at: int, bucket: Bucket) -> dict[str, Any]:

@@ -221,7 +221,7 @@ class Proving:
             asked[lane] = LaneInput(
                 id_from=self._way(found.way),
                 ways=by_seals,
-                window_ms=self._terms.window_ms,
+                window_ms=self._terms.window_of(lane),
                 seeded=seeded(self._stand.catalog, lane, row),
                 due=due_of(row),
                 span=self._spans.get(lane),

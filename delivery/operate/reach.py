@@ -59,8 +59,8 @@ class Terms:
     Attributes:
         ways: how publishers name their records, by stage; "" for every other one. Found out where
             nothing is said.
-        window_ms: how long ids that publishers name are held, if a compaction let some go; None:
-            none were.
+        windows: how long ids that publishers name are held, by stage; "" for every other one. Where
+            nothing is said nobody knows.
         finished: everything must be sealed and delivered by now.
         since_ms, until_ms: only what was sealed at this time or later, and before that one, is
             proved, on the word of the catalog for what was before and after; None: everything.
@@ -68,7 +68,7 @@ class Terms:
     """
 
     ways: Mapping[str, str] = field(default_factory=dict)
-    window_ms: int | None = None
+    windows: Mapping[str, int] = field(default_factory=dict)
     finished: bool = False
     since_ms: int | None = None
     until_ms: int | None = None
@@ -95,12 +95,19 @@ class Terms:
         return self.since_ms is not None or self.until_ms is not None or bool(self.offsets)
 
     def way_of(self, lane: str) -> str | None:
-        """Return what is said of a lane's stage."""
-        name = name_of(lane)
-        for stage in (f"{name.pipeline}/{name.stage}", name.stage, ""):
-            if stage in self.ways:
-                return self.ways[stage]
-        return None
+        """Return how publishers name the records of a lane's stage, if that is said."""
+        return next((self.ways[stage] for stage in _called(lane) if stage in self.ways), None)
+
+    def window_of(self, lane: str) -> int | None:
+        """Return the window of a lane's stage, if that is said."""
+        said = self.windows
+        return next((said[stage] for stage in _called(lane) if stage in said), None)
+
+
+def _called(lane: str) -> tuple[str, str, str]:
+    """Return the words that speak of a lane's stage, the most exact ones first."""
+    name = name_of(lane)
+    return f"{name.pipeline}/{name.stage}", name.stage, ""
 
 
 def offsets_in(text: str) -> Offsets:

@@ -93,14 +93,22 @@ class LaneWindow:
 
 
 def surveyed(
-    catalog: Catalog, cluster: Cluster, lanes: Sequence[str], window: Window
+    catalog: Catalog,
+    cluster: Cluster,
+    lanes: Sequence[str],
+    window: Window,
+    report: Report = silent,
 ) -> list[LaneWindow]:
-    """Return what a window holds; nothing is sent.
+    """Return what a window holds; nothing is sent. Each lane is reported.
 
     Raises:
         InvalidUsage: a lane writes to something that is no topic of this Kafka, or stores nothing.
     """
-    return [_surveyed(catalog, cluster, lane, window) for lane in lanes]
+    found: list[LaneWindow] = []
+    for lane in lanes:
+        report(f"look at {lane}", len(found), len(lanes))
+        found.append(_surveyed(catalog, cluster, lane, window))
+    return found
 
 
 def replay(

@@ -153,20 +153,27 @@ def _letters(history: History, stage: StageHistory, place: str | None) -> Iterat
 
 def _window(stage: StageHistory, found: Distances | None, seconds: float) -> Iterator[Advice]:
     repeats = stage.total("duplicate")
-    if found is None or not repeats:
-        return
-    longest = found.longest_ms
+    if found is None or not repeats or (found.found_ms and not found.named_ms):
+        return  # what stages made needs no window
+    longest, watched_ms = found.longest_ms, round(seconds * 1000)
     if longest is None:
         seen = f"of {found.sampled:,} repeats that were looked up, no original could be found"
         change = "give the input topic a longer retention to learn how late repeats come"
     else:
         window = window_for(longest)
         seen = (
-            f"{repeats:,} repeats in {_words(round(seconds * 1000))}; of {len(found.found_ms):,} that "
+            f"{repeats:,} repeats in {_words(watched_ms)}; of {len(found.named_ms):,} that "
             f"were looked up the latest came {_words(longest)} after its original"
         )
         change = f'window="{window}" holds at least {WINDOW_MARGIN} times that'
-        if window == WINDOW_LONGEST:
+        wanted_ms = dict(WINDOWS).get(window, 0) * _HOUR_MS
+        if wanted_ms and wanted_ms == found.window_ms:
+            change = ""
+        elif 0 < wanted_ms < found.window_ms and watched_ms < found.window_ms:
+            # Nobody can have seen one that comes later than this.
+            seen += f"; its window is {_words(found.window_ms)}, and that long was not looked at"
+            change = ""
+        elif window == WINDOW_LONGEST:
             change += "; there is no longer one, and a repeat that comes later counts again"
     yield Advice(stage=stage.name, topic=Topic.WINDOW, seen=seen, change=change)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +45,8 @@ SEALS_MAX = 20_000
 BOUNDS_MS = (1_000, 10_000, 60_000, 600_000, 3_600_000, 21_600_000, 86_400_000)
 LABELS = ("1 s", "10 s", "1 min", "10 min", "1 h", "6 h", "24 h", "more")
 
+#: Of equal words the first, and the one behind the last.
+_SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
 _Words = npt.NDArray[np.uint64]
 
 
@@ -54,10 +57,15 @@ class Distances:
     Attributes:
         sampled: duplicates that were looked up; of the others the record or its original is gone.
         found_ms: the distances that were found, shortest first; 0: within one bundle.
+        named_ms: those of records that publishers name: a window is for these. What a stage made is
+            told from its repeats by other means.
+        window_ms: the longest window that the stage's last seals say; 0: none does.
     """
 
     sampled: int = 0
     found_ms: list[int] = field(default_factory=list)
+    named_ms: list[int] = field(default_factory=list)
+    window_ms: int = 0
 
     @property
     def classes(self) -> list[int]:
@@ -69,29 +77,34 @@ class Distances:
 
     @property
     def longest_ms(self) -> int | None:
-        """The longest; None: none was found."""
-        return self.found_ms[-1] if self.found_ms else None
+        """The longest of those that publishers name; None: none was found."""
+        return self.named_ms[-1] if self.named_ms else None
 
 
 def distances(catalog: Catalog, cluster: Cluster, stage: StageRows) -> Distances:
     """Look some duplicates of a stage up in Kafka and in the ids of its lanes."""
-    found = Distances()
+    found = Distances(window_ms=stage.window_ms)
     for lane, row in stage.lanes.items():
         seals = list(seals_of(catalog, lane, row, max(1, row.head.ref.seq - SEALS_MAX + 1)))
         repeats = [seal for seal in seals if seal.counts.duplicate]
         step = max(1, len(repeats) // SEALS_TRIED)
-        wanted: list[tuple[Seal, set[bytes]]] = []
+        wanted: list[tuple[Seal, set[bytes], bool]] = []
         for seal in repeats[::-1][::step][:SEALS_TRIED]:
-            wanted += [(seal, ids) for ids in _repeated(catalog, cluster, lane, seal)]
+            wanted += [(seal, *one) for one in _repeated(catalog, cluster, lane, seal)]
         if wanted:
             found.sampled += len(wanted)
-            found.found_ms += _look_up(catalog, lane, seals, wanted)
+            for distance_ms, is_named in _look_up(catalog, lane, seals, wanted):
+                found.found_ms.append(distance_ms)
+                found.named_ms += [distance_ms] if is_named else []
     found.found_ms.sort()
+    found.named_ms.sort()
     return found
 
 
-def _repeated(catalog: Catalog, cluster: Cluster, lane: str, seal: Seal) -> Iterator[set[bytes]]:
-    """Yield the ids that each of some duplicates of a seal may have, by every way of naming."""
+def _repeated(
+    catalog: Catalog, cluster: Cluster, lane: str, seal: Seal
+) -> Iterator[tuple[set[bytes], bool]]:
+    """Yield the ids that each of some duplicates of a seal may have, and whether a publisher names it."""
     spots: dict[Source, set[int]] = {}
     for chunk in catalog.get(Blob.DROPPED, lane, seal) or ():
         for run in decode_dropped(chunk, f"dropped offsets of {lane} seq {seal.ref.seq}"):
@@ -115,27 +128,29 @@ def _repeated(catalog: Catalog, cluster: Cluster, lane: str, seal: Seal) -> Iter
                 yield _names(record)
 
 
-def _names(record: Record) -> set[bytes]:
+def _names(record: Record) -> tuple[set[bytes], bool]:
     found = {bytes(name) for way in ways_of(record) if (name := id_by(way, record)) is not None}
     header = decode_header(record.header(NAME) or b"")
-    return found | ({bytes(header.id)} if header is not None else set())
+    if header is None:
+        return found, True
+    return found | {bytes(header.id)}, header.mark.kept
 
 
 def _look_up(
     catalog: Catalog,
     lane: str,
     seals: Sequence[Seal],
-    wanted: Sequence[tuple[Seal, set[bytes]]],
-) -> Iterator[int]:
+    wanted: Sequence[tuple[Seal, set[bytes], bool]],
+) -> Iterator[tuple[int, bool]]:
     """Yield how long after its original each of these was sealed, where that is known."""
     words, times = _decided(catalog, lane, seals)
-    for seal, ids in wanted:
-        asked = _first_words(b"".join(sorted(ids)))
-        at = np.searchsorted(words, asked)
-        hits = at[(at < len(words))]
-        hits = hits[words[hits] == asked[at < len(words)]]
-        if len(hits):
-            yield max(0, _time_of(seal) - int(times[hits].min()))
+    for seal, ids, is_named in wanted:
+        asked, now_ms = _first_words(b"".join(sorted(ids))), _time_of(seal)
+        spans = zip(*(np.searchsorted(words, asked, side) for side in _SIDES), strict=True)
+        # The last by then: what came later than the window took effect, and is repeated itself.
+        known = [at for low, high in spans for at in times[low:high].tolist() if at <= now_ms]
+        if known:
+            yield now_ms - max(known), is_named
 
 
 def _decided(

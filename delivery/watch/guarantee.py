@@ -95,7 +95,7 @@ def guarantee(
         doors: Kafka; None: it was not asked, and nothing is said to be exact.
         tallies: the seals that could be read.
         settings: of topics, by their names.
-        window_ms: the longest window of the stages; no catalog knows it.
+        window_ms: of stages whose seals do not say theirs.
     """
     stages = tuple(
         _stage(
@@ -104,8 +104,8 @@ def guarantee(
             settings,
             rows.unread,
             [
-                *by_seals(rows, one, tallies, window_ms),
-                *_grown(rows, one, doors, tallies, window_ms),
+                *by_seals(rows, one, tallies, one.window_ms or window_ms),
+                *_grown(rows, one, doors, tallies, one.window_ms or window_ms),
             ],
         )
         for one in rows.stages

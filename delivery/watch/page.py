@@ -272,7 +272,7 @@ def _distances(one: StageHistory, found: Distances | None, *, with_kafka: bool) 
     return bars(
         title,
         f"{len(found.found_ms):,} of {found.sampled:,} sampled repeats; the latest came "
-        f"{_ago(found.longest_ms)} after its original.",
+        f"{_ago(found.found_ms[-1])} after its original.",
         [(label, float(count)) for label, count in zip(LABELS, found.classes, strict=True)],
     )
 

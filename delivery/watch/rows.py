@@ -48,6 +48,11 @@ class StageRows:
         )
 
     @property
+    def window_ms(self) -> int:
+        """The longest window that the last seals of its lanes say; 0: none says one."""
+        return max((row.head.window_ms for row in self.lanes.values()), default=0)
+
+    @property
     def sealed_ms(self) -> int | None:
         """When the last seal of any lane was minted; None: none was, or it is in a user's database."""
         found = [

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
-from pathlib import Path
+from pathlib import Path, PurePath
 
 #: A name of what is banned -> how to find it. Written so that this file does not find itself.
 BANNED = {
@@ -41,6 +42,35 @@ def test_links_lead_somewhere(documents, root):
         if "://" not in target and not (root / name).parent.joinpath(target).exists()
     ]
     assert broken == []
+
+
+def slugs(text: str) -> set[str]:
+    """Return what headings are called in the site's addresses."""
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    found = set()
+    for heading in re.findall(r"^#+ (.+)$", prose, re.MULTILINE):
+        words = re.sub(r"[^\w\s-]", "", re.sub(r"\]\([^)]*\)", "", heading))
+        found.add(re.sub(r"[-\s]+", "-", words.strip().lower()))
+    return found
+
+
+def test_links_lead_to_headings_that_there_are(documents):
+    """`make docs` would say so too, and fetches what builds the site."""
+    broken = []
+    for name, text in documents.items():
+        for page, heading in re.findall(r"\]\(([^)#\s:]*)#([^)\s]+)\)", text):
+            target = posixpath.normpath(posixpath.join(posixpath.dirname(name), page))
+            if heading not in slugs(documents[target if page else name]):
+                broken.append(f"{name}: {page}#{heading}")
+    assert broken == []
+
+
+def test_the_site_has_a_place_for_every_page(texts, documents):
+    """One that the navigation forgot stands behind everything else, under "More"."""
+    named = re.findall(r"^ +- (\S+\.md)$", texts["mkdocs.yml"], re.MULTILINE)
+    pages = {name.removeprefix("docs/") for name in documents} - {"README.md"} | {"index.md"}
+    assert [page for page in named if not any(PurePath(one).match(page) for one in pages)] == []
+    assert {one for one in pages if not any(PurePath(one).match(page) for page in named)} == set()
 
 
 def rows(text: str, heading: str) -> list[list[str]]:

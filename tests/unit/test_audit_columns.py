@@ -290,7 +290,7 @@ def test_ids_are_remembered_as_long_as_they_can_be_repeated(house: House) -> Non
         house.write(f"r{number}", "often", timestamp_ms=start + number * BUCKET_MS)
         house.done(house.runner(window_ms=WINDOW))
         house.done(house.runner(SECOND, reads="out", writes=("end",), senders=(LANE,)), topic="out")
-        found = audited(house, proved, window_ms=WINDOW)
+        found = audited(house, proved, windows={"": WINDOW})
         assert (found.verdict, dict(found.looked_closer)) == ("exact", {}), number
         proved = found.next
         counts.append([len(proved.bases[lane].decided) for lane in (LANE, SECOND)])
@@ -302,7 +302,7 @@ def test_ids_are_remembered_as_long_as_they_can_be_repeated(house: House) -> Non
     house.write("last", timestamp_ms=start)
     house.done(house.runner(window_ms=WINDOW))
     house.done(house.runner(SECOND, reads="out", writes=("end",), senders=(LANE,)), topic="out")
-    found = audited(house, proved, window_ms=WINDOW, finished=True)
+    found = audited(house, proved, windows={"": WINDOW}, finished=True)
     assert (found.verdict, dict(found.looked_closer)) == ("exact", {})
 
 
@@ -346,7 +346,7 @@ def test_what_was_proved_survives_in_a_file(shop: House, tmp_path: Path) -> None
     with pytest.raises(InvalidUsage, match="it is of catalog memory:"):
         load(file, "sqlite:other.db")
     file.write_bytes(file.read_bytes()[:-40])
-    with pytest.raises(Corrupt, match="delete it"):
+    with pytest.raises(Corrupt, match="name another one"):
         load(file, "memory:")
 
 

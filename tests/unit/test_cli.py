@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import delivery.cli
 from dedup.errors import Corrupt, DeliveryError, Fenced, Indeterminate, InvalidUsage, Unavailable
-from delivery.cli import VERBS
+from delivery.cli import FAULT, VERBS
 from delivery.cli import delivery as group
 from delivery.cli.output import Output, verb
 from delivery.services import ports
@@ -137,6 +137,47 @@ def test_an_unknown_option_is_wrong_usage() -> None:
     done = python("-m", "delivery.cli", "up", "--brokers", "3")
     assert done.returncode == 2
     assert "--brokers" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "verb", "said"),
+    [
+        (("lag", "--json"), "delivery lag", "Missing argument 'URL'"),
+        (("catalog", "verify", "x", "--json", "--deep"), "delivery catalog verify", "--deep"),
+        (("fly", "--json"), "delivery", "No such command 'fly'"),
+    ],
+)
+def test_a_line_that_makes_no_sense_is_said_in_a_document_too(
+    line: tuple[str, ...], verb: str, said: str
+) -> None:
+    done = python("-m", "delivery.cli", *line)
+    assert done.returncode == 2
+    error = json.loads(done.stdout)["error"]
+    assert (error["kind"], error["subject"]) == ("InvalidUsage", " ".join(line))
+    assert said in error["hint"]
+    assert f"`{verb} --help`" in error["hint"]
+
+
+def test_what_a_job_is_told_is_not_told_to_us() -> None:
+    done = python("-m", "delivery.cli", "chaos", "sqlite:shop.db", "--", "true", "--json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Missing option '--kafka'" in done.stderr
+
+
+def test_what_nobody_foresaw_is_no_verdict() -> None:
+    """Exit code 1 is what verbs say of wrong data."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "delivery.cli", "status", "--dir", "/nonexistent"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == FAULT
+    assert "Traceback" in done.stderr
+    assert "no word about the data: OSError: " in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("kind", [InvalidUsage, Unavailable, Indeterminate, Fenced, Corrupt])

@@ -173,6 +173,35 @@ def test_an_audit_after_a_compaction_that_forgot_asks_for_the_window(kafka: Hous
     assert document(*asked, *options)["verdict"] == "exact"
 
 
+@pytest.mark.parametrize(
+    ("windows", "verdict", "code"),
+    [
+        (("24h",), "exact", 0),
+        (("ship=1h", "price=24h"), "exact", 0),
+        (("shop/price=24h",), "exact", 0),
+        (("ship=24h",), "unproved", 3),
+        (("24h", "price=20d"), "broken", 1),
+        (("20d", "price=24h"), "exact", 0),
+    ],
+)
+def test_a_stage_is_held_to_its_own_window(
+    kafka: House, windows: tuple[str, ...], verdict: str, code: int
+) -> None:
+    """A record of price comes again after ten days, and takes effect again."""
+    for name in ("often", "moves on", "moves on further", "often"):
+        kafka.now += 5 * 86_400_000
+        kafka.write(name, timestamp_ms=kafka.now)
+        kafka.done()
+    asked = [word for window in windows for word in ("--window", window)]
+    found = document("audit", kafka.store.url, "--kafka", "here:1", *asked, code=code)
+    assert found["verdict"] == verdict
+
+
+@pytest.mark.parametrize("window", ["prise=24h", "price=long", "price="])
+def test_a_window_of_nobody_is_refused(kafka: House, window: str) -> None:
+    called("audit", kafka.store.url, "--kafka", "here:1", "--window", window, code=2)
+
+
 def test_every_key_of_a_story_is_documented(kafka: House) -> None:
     for offset in ("in/0/0", "in/0/9", "out/0/3"):
         found = document("explain", kafka.store.url, "--kafka", "here:1", "--offset", offset)
@@ -199,8 +228,16 @@ def test_a_story_is_told_by_place_id_and_name(kafka: House) -> None:
     assert told["readings"][0]["repeats"]
     assert "repeated by partition 0 offset 9" in called(*asked, "--name", "r0-0").stdout
     made = document(*asked, "--offset", "out/0/0")
-    assert document(*asked, "--id", made["id"]) == made
-    for wrong in ((), ("--name", "a", "--id", "b"), ("--name", "nobody"), ("--id", "zz")):
+    assert document(*asked, "--id", made["id"]) == document(*asked, made["id"]) == made
+    for wrong in (
+        (),
+        (made["id"], "--name", "a"),
+        (made["id"], "--id", made["id"]),
+        ("r0-0",),
+        ("--name", "a", "--id", "b"),
+        ("--name", "nobody"),
+        ("--id", "zz"),
+    ):
         called(*asked, *wrong, code=2)
 
 
@@ -233,6 +270,9 @@ def test_every_key_of_a_maker_is_documented(tmp_path: Path) -> None:
         found = document("catalog", "lookup", house.store.url, "--id", header.id.hex())
         assert found["makers"]
         assert undocumented("catalog lookup", found) == set()
+        plain = document("catalog", "lookup", house.store.url, header.id.hex())
+        assert plain == found
+        called("catalog", "lookup", house.store.url, "r0-0", code=2)
 
 
 def test_every_key_of_an_audit_of_a_range_is_documented(kafka: House) -> None:

@@ -291,13 +291,24 @@ def test_a_name_that_was_taken_meanwhile_is_left_alone(
     assert [each.name for each in tmp_path.glob("*.partial")] == []
 
 
+def test_what_is_no_backup_is_named_and_not_to_be_restored_from_one(
+    path: Path, tmp_path: Path
+) -> None:
+    said = called("catalog", "restore", str(path), f"sqlite:{tmp_path}/new.db", code=6).stderr
+    assert said.startswith(f"delivery: restore a catalog: {path}: ")
+    assert "or no backup at all; nothing was written" in said
+
+
 @pytest.mark.parametrize("keep", [10, 200, -1])
 def test_a_torn_file_restores_nothing(path: Path, tmp_path: Path, keep: int) -> None:
     file = tmp_path / "monday.backup"
     document("catalog", "backup", f"sqlite:{path}", str(file))
     file.write_bytes(file.read_bytes()[:keep])
     url = f"sqlite:{tmp_path / 'new.db'}"
-    assert called("catalog", "restore", str(file), url, code=6).stderr
+    said = called("catalog", "restore", str(file), url, code=6).stderr
+    assert said.startswith(f"delivery: restore a catalog: {file}: ")
+    assert said.endswith("nothing was written: take another backup, or the one before it\n")
+    assert "restore this catalog from a backup" not in said
     called("catalog", "restore", str(file), url, "--yes", code=6)
     assert document("catalog", "inspect", url)["lanes"] == []
 

@@ -269,7 +269,7 @@ def test_a_lane_in_a_database_of_which_the_catalog_has_its_beginning_alone(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "say one of --id, --name and --offset"),
+        ((), "say one of ID, --name and --offset"),
         (("--id", "00", "--name", "a"), "say one of"),
         (("--id", "xyz"), "32 hexadecimal digits"),
         (("--id", "00"), "32 hexadecimal digits"),

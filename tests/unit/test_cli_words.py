@@ -16,12 +16,13 @@ from dedup.errors import InvalidUsage
 from delivery.cli import Verbs, delivery
 from delivery.cli import output as output_module
 from delivery.cli.output import Output
-from delivery.cli.tables import paragraph
+from delivery.cli.tables import folded, paragraph
+from delivery.records import Output as Made
 from delivery.services import doctor, guard
 from delivery.services.instance import Instance, Request
 from delivery.testing.plan import plan_of
 from tests.unit.house import House
-from tests.unit.operate_kit import called
+from tests.unit.operate_kit import called, document
 from tests.unit.watch_kit import shop
 
 GROUPS = ((), ("stage",), ("catalog",))
@@ -86,6 +87,17 @@ def test_a_sentence_is_whole_in_any_width() -> None:
     assert lines[0].startswith("  shop")
     assert all(line.startswith("    ") for line in lines[1:])
     assert " ".join(line.strip() for line in lines) == text
+
+
+def test_a_line_is_broken_between_words_only_and_as_often_as_it_must() -> None:
+    path = "/" + 60 * "x"
+    text = f"short\n  output of {path} lies where it was sent to, and nobody read it\n\nend"
+    assert folded(text, None) == text
+    lines = folded(text, 30).splitlines()
+    assert [lines[0], *lines[-2:]] == ["short", "", "end"]
+    assert {line.strip() for line in lines if len(line) > 30} == {path}
+    assert all(line.startswith("  ") for line in lines[1:-2])
+    assert " ".join(folded(text, 30).split()) == " ".join(text.split())
 
 
 # Servers --------------------------------------------------------------------------------------
@@ -177,3 +189,32 @@ def test_a_story_says_where_it_goes_on(house: House) -> None:
     (line,) = [line for line in said.splitlines() if "what was made of it: --offset" in line]
     further = explained(house, "--offset", line.split()[-1])
     assert "made by" in further
+
+
+@pytest.mark.parametrize(
+    "verb", ["advice", "catalog verify", "catalog compact", "doctor", "explain"]
+)
+def test_what_any_verb_says_fits_a_narrow_terminal(house, monkeypatch, verb) -> None:
+    asked = () if verb == "doctor" else (house.store.url,)
+    more = ("--kafka", "here:1", "--offset", "in/0/0") if verb == "explain" else ()
+    monkeypatch.setattr("delivery.cli.output.wide", lambda: 50)
+    lines = CliRunner().invoke(delivery, [*verb.split(), *asked, *more]).stdout.splitlines()
+    assert len(lines) > 1
+    assert [line for line in lines if len(line) > 50 and len(line.split()) > 1] == []
+
+
+def test_a_story_is_one_screen_however_often_a_record_came(house: House) -> None:
+    """It made thirty outputs, and was sent thirty times more."""
+    house.write("often")
+    often = len(house.sent("in")) - 1
+    made = [Made(value=b"%d" % number) for number in range(30)]
+    house.done(house.runner(call=lambda _: made))
+    house.write(*(30 * ["often"]))
+    house.done(house.runner())
+    said = explained(house, "--offset", f"in/0/{often}")
+    assert len(said.splitlines()) < 40
+    assert "and 25 more outputs: --json names all" in said
+    assert "and 25 more repeats: --json names all" in said
+    told = document("explain", house.store.url, "--kafka", "here:1", "--offset", f"in/0/{often}")
+    (reading,) = told["readings"]
+    assert (len(reading["outputs"]), len(reading["repeats"])) == (30, 30)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dedup.catalog.catalog import Catalog
+from dedup.catalog.memory import MemoryStore
 from dedup.errors import InvalidUsage
 from dedup.ids import named
 from dedup.model import Incarnation, RecordId
@@ -15,12 +16,13 @@ from delivery.header import NAME, Header, decode_header, encode_header
 from delivery.operate.accepting import accept
 from delivery.operate.compaction import Rules, tidy
 from delivery.operate.explaining import explain
-from delivery.operate.finding import places_of_id
+from delivery.operate.finding import id_of_name, places_of_id
 from delivery.operate.logs import Cluster
+from delivery.operate.lookup import look_up_id
 from delivery.operate.story import Story
 from delivery.records import Record
 from tests.unit.collect_kit import raced
-from tests.unit.house import LANE, House
+from tests.unit.house import LANE, WINDOW_MS, House
 from tests.unit.memory_kafka import MemoryClient
 from tests.unit.operate_kit import SECOND, again, chained, read_on
 
@@ -269,3 +271,29 @@ def test_telling_changes_nothing(shop: House) -> None:
         for offset in (0, 9, 29, 99):
             story(shop, "in", offset)
             story(shop, "out", offset)
+
+
+def test_what_took_effect_again_after_the_window_has_repeats_of_its_own() -> None:
+    """Sent, sent a moment later, sent long after the window, sent a moment later."""
+    house = House(MemoryStore())
+    sent = (("x", 0), ("x", 1), ("y", 2 * WINDOW_MS), ("z", 2 * WINDOW_MS), ("x", 1), ("x", 1))
+    for name, later_ms in sent:
+        house.now += later_ms
+        house.write(name, timestamp_ms=house.now)
+        house.done()
+    catalog, cluster = house.catalog(), Cluster(MemoryClient(house.broker))
+    told = {
+        offset: explain(catalog, cluster, "in", 0, offset).readings[0] for offset in (0, 1, 4, 5)
+    }
+    fates = [str(one.fate) for one in told.values()]
+    assert fates == ["fresh", "duplicate", "fresh", "duplicate"]
+    for first, repeat in ((0, 1), (4, 5)):
+        assert [one.offset for one in told[first].repeats] == [repeat]
+        original = told[repeat].original
+        assert original is not None
+        assert (original.seq, original.place) == (told[first].seq, (0, first))
+    # Whoever asks by its name is told of both.
+    named = id_of_name(catalog, b"x", catalog.lanes())
+    assert places_of_id(catalog, cluster, named) == [("in", 0, 0), ("in", 0, 4)]
+    decisions, _ = look_up_id(catalog, named, catalog.lanes())
+    assert [one.seq for one in decisions] == [told[0].seq, told[4].seq]

@@ -214,7 +214,8 @@ def test_a_replay_knows_how_many_records_there_are(shop: House) -> None:
             pass
 
     told, catalog, client = Told(), Catalog(shop.store), Client(shop.broker)
-    found = surveyed(catalog, Cluster(client), [LANE, SECOND], Window())
+    found = surveyed(catalog, Cluster(client), [LANE, SECOND], Window(), told)
+    assert told.of("look") == [(0, 2), (1, 2)]
     replay(catalog, client, found, None, told)
     total = sum(one.records for one in found)
     shares = told.of("shop/")

@@ -100,7 +100,8 @@ def asked(house: House, window_ms: int | None) -> list[str]:
     house.inputs[LANE] = replace(house.inputs[LANE], window_ms=window_ms)
     found = [finding.kind.name for finding in house.proved()]
     catalog, cluster = house.catalog(), Cluster(MemoryClient(house.broker))
-    audited = audit(catalog, cluster, [LANE], Terms(window_ms=window_ms, finished=True))
+    windows = {} if window_ms is None else {"": window_ms}
+    audited = audit(catalog, cluster, [LANE], Terms(windows=windows, finished=True))
     assert [one.kind.name for one in (*audited.findings, *audited.notes)] == found
     verdict = "broken" if "DECIDED_TWICE" in found else "unproved" if found else "exact"
     assert audited.verdict == verdict

@@ -21,7 +21,7 @@ from delivery.watch.lag import Lag, StageLag
 from delivery.watch.rows import read_rows
 from delivery.watch.tally import BUNDLE_BOUNDS, Histogram
 from tests.unit.house import LANE, WINDOW_MS, House
-from tests.unit.operate_kit import called, document
+from tests.unit.operate_kit import again, called, chained, document, read_on
 from tests.unit.watch_kit import Cluster, shop
 
 HOUR_MS = 3_600_000
@@ -97,18 +97,52 @@ def test_a_window_holds_twice_the_longest_distance(longest_ms: int, window: str)
     assert window_for(longest_ms) == window
 
 
+def named(*distances_ms: int, window_ms: int = 0) -> Distances:
+    """Repeats by publishers, so late."""
+    late_ms = list(distances_ms)
+    return Distances(sampled=5, found_ms=late_ms, named_ms=late_ms, window_ms=window_ms)
+
+
 def test_a_window_is_suggested_from_what_was_found() -> None:
     history = seen([10] * 10, sums={"duplicate": 5})
-    some = Distances(sampled=5, found_ms=[1_000, 3 * HOUR_MS])
+    some = named(1_000, 3 * HOUR_MS)
     assert told(history, found={"shop/price": some})[Topic.WINDOW] == (
         "5 repeats in 1.7 min; of 2 that were looked up the latest came 3.0 h after its original",
         'window="6h" holds at least 2 times that',
     )
     gone = told(history, found={"shop/price": Distances(sampled=5)})[Topic.WINDOW]
     assert "no original could be found" in gone[0]
-    far = Distances(sampled=1, found_ms=[20 * 24 * HOUR_MS])
+    far = named(20 * 24 * HOUR_MS)
     assert "there is no longer one" in told(history, found={"shop/price": far})[Topic.WINDOW][1]
     assert Topic.WINDOW not in told(history)
+
+
+@pytest.mark.parametrize(
+    ("watched_hours", "window_hours", "change"),
+    [
+        (1, 24, ""),  # whatever comes a day later cannot have been seen
+        (25, 24, 'window="6h" holds'),
+        (1, 1, 'window="6h" holds'),
+        (1, 6, ""),
+        (1, 0, 'window="6h" holds'),
+    ],
+)
+def test_a_shorter_window_is_suggested_only_by_who_watched_the_longer_one(
+    watched_hours: int, window_hours: int, change: str
+) -> None:
+    history = seen([10] * 10, sums={"duplicate": 5}, seconds=watched_hours * 3600)
+    found = named(1_000, 3 * HOUR_MS, window_ms=window_hours * HOUR_MS)
+    saw, told_to = told(history, found={"shop/price": found})[Topic.WINDOW]
+    assert told_to.startswith(change)
+    assert bool(told_to) == bool(change)
+    assert ("that long was not looked at" in saw) == (watched_hours < window_hours == 24)
+
+
+def test_what_stages_make_needs_no_window() -> None:
+    history = seen([10] * 10, sums={"duplicate": 5})
+    assert Topic.WINDOW not in told(
+        history, found={"shop/price": Distances(sampled=5, found_ms=[1_000])}
+    )
 
 
 def test_too_little_says_nothing() -> None:
@@ -190,9 +224,38 @@ def test_a_distance_is_the_time_between_a_repeat_and_its_original() -> None:
     house = repeated(500, 30_000, 2 * HOUR_MS)
     found = looked_up(house)
     assert (found.sampled, found.found_ms) == (3, [500, 30_000, 2 * HOUR_MS])
+    assert (found.named_ms, found.window_ms) == (found.found_ms, WINDOW_MS)
     assert dict(zip(LABELS, found.classes, strict=True)) == {
         label: int(label in {"1 s", "1 min", "6 h"}) for label in LABELS
     }
+
+
+def test_a_distance_is_that_to_the_last_effect_by_then() -> None:
+    """Repeated after a second, again after three windows, and a second later."""
+    house = repeated(1_000)
+    house.now += 3 * WINDOW_MS
+    house.write("later", timestamp_ms=house.now)
+    house.done()
+    for _ in range(2):
+        house.now += 1_000
+        house.write("first", timestamp_ms=house.now)
+        house.done()
+    found = looked_up(house).found_ms
+    assert len(found) == 2
+    assert all(1_000 <= one < 2_000 for one in found), "the clock goes on by itself a little"
+
+
+def test_what_is_sent_again_by_us_is_late_and_named_by_nobody() -> None:
+    house = House(MemoryStore())
+    chained(house)
+    house.write("more")
+    house.done()
+    again(house, -1)
+    read_on(house)
+    catalog = house.catalog()
+    _, stage = read_rows(catalog).stages
+    found = distances(catalog, Topics(Cluster(house.broker)), stage)
+    assert (found.sampled, len(found.found_ms), found.named_ms) == (1, 1, [])
 
 
 def test_a_repeat_in_the_same_bundle_is_no_distance_away() -> None:
@@ -231,5 +294,5 @@ def test_the_verb_says_what_it_saw(house: House) -> None:
     found = document(*asked, "--kafka", "here:1")
     assert (found["kafka"], [one["topic"] for one in found["advice"]]) == (True, ["window"])
     said = called(*asked, "--kafka", "here:1").stdout
-    assert 'window="1h" holds at least 2 times that' in said
+    assert "after its original; its window is 1.0 d, and that long was not looked at\n" in said
     assert "name the brokers with --kafka" in called(*asked).stdout

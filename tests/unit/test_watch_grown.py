@@ -14,7 +14,7 @@ from delivery.protocol import messages as m
 from delivery.records import Record
 from delivery.stage import Policy
 from delivery.watch.guarantee import Kind, Reason, guarantee
-from delivery.watch.rows import read_rows
+from delivery.watch.rows import StageRows, read_rows
 from delivery.watch.tally import Tallies
 from delivery.watch.waiting import Doors
 from tests.unit.house import WINDOW_MS, House
@@ -37,12 +37,15 @@ def write(house: House, number: int, *names: str) -> None:
         house.broker.append(partition(house, number), record)
 
 
-def ran(house: House, number: int, stage: str = "price", said: str = "") -> int:
+def ran(
+    house: House, number: int, stage: str = "price", said: str = "", window_ms: int = WINDOW_MS
+) -> int:
     """Run the lane of a partition to the end of its log; return when its clock says it began."""
     source, begun_ms = partition(house, number), house.now
     reader = MemoryReader(house.broker, "in", [source])
     policy = Policy(named=said)
-    runner = house.runner(f"shop/{stage}/in-{number}", reader=reader, policy=policy)
+    lane = f"shop/{stage}/in-{number}"
+    runner = house.runner(lane, reader=reader, policy=policy, window_ms=window_ms)
     end = house.broker.high([source])
     high = end.at(source) or 0
     runner.tell(m.Opened(Frontier.of([(source, 0)])))
@@ -108,7 +111,31 @@ def test_a_new_partition_is_told_until_every_lane_has_read_a_window_on(house: Ho
     assert reasons(house) == []
 
 
-def test_a_window_is_what_the_look_was_told(house: House) -> None:
+@pytest.mark.parametrize(("window_ms", "kinds"), [(HOUR_MS, []), (7 * WINDOW_MS, ["grew"])])
+def test_a_window_is_what_the_stage_ran_with(
+    house: House, window_ms: int, kinds: list[str]
+) -> None:
+    """Two days after it grew, a day is over and a week is not, whatever the look was told."""
+    started(house)
+    house.now += HOUR_MS
+    partition(house, 2)
+    ran(house, 2)
+    house.now += 2 * WINDOW_MS
+    write(house, 0, "b")
+    ran(house, 0, window_ms=window_ms)
+    if not kinds:
+        write(house, 1, "c")
+        write(house, 2, "d")
+        ran(house, 1, window_ms=window_ms)
+        ran(house, 2, window_ms=window_ms)
+    told = [Kind.PARTITIONS_GREW for _ in kinds]
+    assert [one.kind for one in reasons(house)] == told
+    assert [one.kind for one in reasons(house, window_ms=30 * WINDOW_MS)] == told
+
+
+def test_where_no_seal_says_a_window_it_is_what_the_look_was_told(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started(house)
     house.now += HOUR_MS
     partition(house, 2)
@@ -116,6 +143,7 @@ def test_a_window_is_what_the_look_was_told(house: House) -> None:
     house.now += 2 * HOUR_MS
     write(house, 0, "b")
     ran(house, 0)
+    monkeypatch.setattr(StageRows, "window_ms", 0)  # as sealed before seals said it
     assert [one.kind for one in reasons(house)] == [Kind.PARTITIONS_GREW]
     assert reasons(house, window_ms=HOUR_MS) == []
 
@@ -228,4 +256,5 @@ def test_the_verb_says_until_when(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         said = called(*asked, code=1).stdout
         assert "shop/price: DEGRADED since 2023-11-14" in said
         assert "(until lane time 2023-11-15" in said
+        monkeypatch.setattr(StageRows, "window_ms", 0)
         assert called(*asked, "--window", "1ms", code=1).stdout != said

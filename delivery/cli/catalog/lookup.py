@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dedup.errors import InvalidUsage
-from delivery.cli.output import Output, databases_option, verb
+from delivery.cli.output import Output, databases_option, id_options, verb
 from delivery.cli.tables import when
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _IDENTITY = re.compile("[0-9a-f]{32}")
     "name was decided."
 )
 @click.argument("url")
-@click.option("--id", "hexadecimal", metavar="HEX", help="An id, as in a record's header.")
+@id_options
 @click.option(
     "--name", "--key", "name", metavar="TEXT", help="A publisher's name or key for a record."
 )
@@ -42,6 +42,7 @@ def command(
     out: Output,
     *,
     url: str,
+    record_id: str | None,
     hexadecimal: str | None,
     name: str | None,
     offset: str | None,
@@ -49,6 +50,8 @@ def command(
     databases: tuple[str, ...],
 ) -> None:
     """Look up an id, a publisher's name or an input offset in the catalog at URL.
+
+    ID is the id in a record's header, 32 hexadecimal digits.
 
     Says which seal of which lane decided it and when; of an offset also whether it was fresh, a
     duplicate or a remnant, and what was made of it, as long as that is stored. Lanes that a receiver
@@ -59,10 +62,11 @@ def command(
     from delivery.operate.finding import id_of_name  # noqa: PLC0415  see above
     from delivery.operate.opening import chosen, opened  # noqa: PLC0415  see above
 
-    if sum(asked is not None for asked in (hexadecimal, name, offset)) != 1:
+    if sum(asked is not None for asked in (record_id, hexadecimal, name, offset)) != 1:
         raise InvalidUsage(
-            "look something up", url, "say one of --id, --name and --offset; nothing was looked up"
+            "look something up", url, "say one of ID, --name and --offset; nothing was looked up"
         )
+    hexadecimal = hexadecimal or record_id
     with opened(url) as plain, with_databases(plain, databases) as (catalog, kept):
         lanes, where = chosen(catalog, stage), catalog.store.url
         if offset is not None:
@@ -79,13 +83,13 @@ def command(
             lines += [*(one.line() for one in told), *_unnamed(made)]
             out.result("\n".join(lines), document)
             return
-        record_id = (
+        found = (
             lookup.id_of_hex(hexadecimal)
             if hexadecimal
             else id_of_name(catalog, (name or "").encode(), lanes)
         )
-        decisions, makers = lookup.look_up_id(catalog, record_id, lanes)
-    lines = [f"id {record_id.hex()}"]
+        decisions, makers = lookup.look_up_id(catalog, found, lanes)
+    lines = [f"id {found.hex()}"]
     lines += [line for decision in decisions for line in _decision(decision)]
     lines += [_maker(maker) for maker in makers]
     if not decisions:
@@ -98,7 +102,7 @@ def command(
     lines += _unnamed(one.topic for one in makers)
     document = {
         "catalog": where,
-        "id": record_id.hex(),
+        "id": found.hex(),
         "decisions": [one.document() for one in decisions],
         "makers": [one.document() for one in makers],
         "databases": [one.document() for one in told],

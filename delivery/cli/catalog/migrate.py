@@ -45,7 +45,11 @@ def command(out: Output, *, source: str, target: str, yes: bool) -> None:
             found = survey(old, None, target, out.step)
         else:
             with closing(new.store):
-                found = migrate(old, new, out.step) if yes else survey(old, new, new.store.url)
+                found = (
+                    migrate(old, new, out.step)
+                    if yes
+                    else survey(old, new, new.store.url, out.step)
+                )
     lines = [
         f"{one.lane}: {one.step}, seq {number(one.seq)}, {number(one.entries)} entries, "
         f"{number(one.chunks)} chunks, {size(one.size)}"
