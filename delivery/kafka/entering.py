@@ -43,6 +43,10 @@ _TLS = "it ends whatever is not TLS: mend the port, or say security.protocol=SSL
 _LOGIN = (
     "it asks for a login: say security.protocol=SASL_SSL (or SASL_PLAINTEXT) and the sasl.* options"
 )
+_HUNG_UP = (
+    "it hangs up behind TLS: mend the port (or does it ask for a certificate of yours, "
+    "ssl.certificate.location?)"
+)
 _NO_LOGIN = "it asks for no login: mend the port, or say security.protocol without SASL"
 
 
@@ -100,21 +104,21 @@ def _through_tls(line: socket.socket, host: str, given: Mapping[str, str]) -> ss
     except ssl.SSLError as error:
         if error.reason in {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"}:
             raise _Refused(_NO_TLS) from None
-        raise _Refused(
-            f"TLS fails ({error.reason}): mend the ssl.* options (does it ask for a certificate of "
-            "yours, ssl.certificate.location?)"
-        ) from None
+        raise _Refused(_failed(error)) from None
+
+
+def _failed(error: ssl.SSLError) -> str:
+    return (
+        f"TLS fails ({error.reason}): mend the ssl.* options (does it ask for a certificate of "
+        "yours, ssl.certificate.location?)"
+    )
 
 
 def _enter(line: socket.socket, protocol: str, given: Mapping[str, str]) -> None:
     wants_login = protocol.startswith("SASL")
     said = given.get("sasl.mechanism", given.get("sasl.mechanisms", "GSSAPI"))
     mechanism = said.upper() if wants_login else "PLAIN"
-    try:
-        answer = _ask(line, _HANDSHAKE, _text(mechanism))
-    except ConnectionError:
-        ended = _NO_LOGIN if wants_login else _TLS
-        raise _Refused(_TLS if not protocol.endswith("SSL") else ended) from None
+    answer = _greeted(line, protocol, mechanism)
     (code,) = struct.unpack_from(">h", answer)
     if not wants_login:
         if code in {0, _UNSUPPORTED_MECHANISM}:
@@ -132,6 +136,20 @@ def _enter(line: socket.socket, protocol: str, given: Mapping[str, str]) -> None
             _prove(line, f"\0{user}\0{password}".encode())
         elif mechanism in _HASHES:
             _scram(line, user, password, _HASHES[mechanism])
+
+
+def _greeted(line: socket.socket, protocol: str, mechanism: str) -> bytes:
+    """Ask for a way to log in; return the answer."""
+    try:
+        return _ask(line, _HANDSHAKE, _text(mechanism))
+    except ConnectionError:
+        behind_tls = _NO_LOGIN if protocol.startswith("SASL") else _HUNG_UP
+        raise _Refused(behind_tls if protocol.endswith("SSL") else _TLS) from None
+    except ssl.SSLError as error:
+        # SUBTLE: since TLS 1.3 a client believes that it is in before its certificate is looked at.
+        if "ALERT" not in (error.reason or ""):
+            raise
+        raise _Refused(_failed(error)) from None
 
 
 def _scram(line: socket.socket, user: str, password: str, name: str) -> None:

@@ -48,7 +48,11 @@ FETCH_WAIT_MS = 10
 
 _PREFIX = "kafka."
 #: librdkafka's names for what Java calls otherwise.
-_JAVA = {"sasl.mechanisms": "sasl.mechanism", "ssl.ca.location": "ssl.truststore.location"}
+_JAVA = {
+    "sasl.mechanisms": "sasl.mechanism",
+    "ssl.ca.location": "ssl.truststore.location",
+    "ssl.certificate.location": "ssl.keystore.location",
+}
 
 
 def frame(
@@ -79,7 +83,11 @@ def frame(
 
 
 def kafka_options(plan: Plan) -> dict[str, str]:
-    """Return where the cluster is and how it is entered, as Spark spells it."""
+    """Return where the cluster is and how it is entered, as Spark spells it.
+
+    Raises:
+        InvalidUsage: it is entered in a way that Java has not.
+    """
     given = {name.removeprefix(_PREFIX): _text(value) for name, value in plan.options.items()}
     user, password = given.pop("sasl.username", None), given.pop("sasl.password", None)
     if user is not None and password is not None and "sasl.jaas.config" not in given:
@@ -92,6 +100,11 @@ def kafka_options(plan: Plan) -> dict[str, str]:
         given["sasl.jaas.config"] = f'{module} required username="{user}" password="{password}";'
     if "ssl.ca.location" in given:
         given["ssl.truststore.type"] = "PEM"
+    if "ssl.certificate.location" in given:
+        _refuse_two_files(given["ssl.certificate.location"], given.pop("ssl.key.location", None))
+        given["ssl.keystore.type"] = "PEM"
+    if given.get("ssl.endpoint.identification.algorithm") == "none":
+        given["ssl.endpoint.identification.algorithm"] = ""  # librdkafka's word for nothing
     named = {_PREFIX + _JAVA.get(name, name): value for name, value in given.items()}
     return named | {"kafka.bootstrap.servers": plan.kafka}
 
@@ -111,6 +124,16 @@ def refuse_ours(options: Mapping[str, Any], *more: str) -> None:
                 f"it cannot be chosen: {OURS.get(low, 'the stage says it')}; nothing was started: "
                 "leave it out",
             )
+
+
+def _refuse_two_files(certificate: str, key: str | None) -> None:
+    if key not in {None, certificate}:
+        raise InvalidUsage(
+            "set a Kafka option",
+            "ssl.key.location",
+            "Spark's Kafka source takes a certificate and its key from one PEM file; nothing was "
+            "started: put both into one, and name it in ssl.certificate.location and ssl.key.location",
+        )
 
 
 def _text(value: object) -> str:

@@ -17,6 +17,7 @@ from delivery.host.spec import Plan
 from delivery.host.starting import prepare
 from delivery.microbatch.options import Options
 from delivery.microbatch.query import MicroBatchQuery
+from delivery.microbatch.source import kafka_options
 from delivery.resident.cluster import ship
 from delivery.resident.line import Line, begun
 from delivery.resident.options import refuse_unknown
@@ -56,6 +57,7 @@ def start(
     chosen = replace(chosen, name=chosen.name or plan.stages[0].pipeline)
     plan = placed(plan, spark)
     refuse_what_does_not_travel(plan)
+    kafka_options(plan)  # what Spark cannot be told is refused here
     topics = prepare(plan, create_topics=chosen.create_topics)
     ship(spark)
     lanes = sum(topics[spec.reads].partitions for spec in plan.stages)

@@ -53,8 +53,19 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return certificate(tmp_path_factory.mktemp("stranger") / "other.p12", find_java().executable)
 
 
+def ways_in(doors: Doors) -> dict[str, tuple[str, dict[str, str]]]:
+    """Return where one may come in, and with which options."""
+    return {
+        "tls": (doors.tls, doors.through_tls()),
+        "mutual": (doors.mutual, doors.with_certificate()),
+        "login": (doors.login, doors.with_login()),
+        "SCRAM-SHA-256": (doors.login, doors.with_login("SCRAM-SHA-256")),
+        "PLAIN": (doors.login, doors.with_login("PLAIN")),
+    }
+
+
 @pytest.mark.parametrize("library", [*LIBRARIES, None])
-@pytest.mark.parametrize("way", ["tls", "SCRAM-SHA-256", "PLAIN"])
+@pytest.mark.parametrize("way", ["tls", "mutual", "SCRAM-SHA-256", "PLAIN"])
 def test_records_go_through_and_no_log_line_has_the_password(
     doors: Doors,
     library: str | None,
@@ -63,9 +74,8 @@ def test_records_go_through_and_no_log_line_has_the_password(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    tls = way == "tls"
-    options = doors.through_tls() if tls else doors.with_login(way)
-    with open_client(doors.tls if tls else doors.login, options, library, print) as client:
+    door, options = ways_in(doors)[way]
+    with open_client(door, options, library, print) as client:
         # What a client of ours would not understand is left to the library as a whole.
         assert client.library == (library or "confluent")
         topic = client.create(unique("secured"), TopicSettings(partitions=PARTITIONS))
@@ -100,6 +110,7 @@ MISTAKES = [
     ),
     Mistake("login", "it asks for a login: say security.protocol=SASL_SSL"),
     Mistake("tls", "it asks for no login", "PLAIN"),
+    Mistake("mutual", "does it ask for a certificate of yours, ssl.certificate.location?"),
     Mistake("plain", "nobody there speaks TLS"),
     Mistake("tls", "ends whatever is not TLS", more={"security.protocol": "PLAINTEXT"}),
     Mistake("tls", "certificate is not trusted (self-signed", more={"ssl.ca.location": "stranger"}),
@@ -131,6 +142,7 @@ def test_who_is_kept_out_is_told_by_which_option(
 def test_of_who_is_let_in_nothing_is_said(doors: Doors) -> None:
     assert refusal(Options.of(doors.plain)) == ""
     assert refusal(Options.of(doors.tls, doors.through_tls())) == ""
+    assert refusal(Options.of(doors.mutual, doors.with_certificate())) == ""
     for mechanism in ("PLAIN", "SCRAM-SHA-256"):
         assert refusal(Options.of(doors.login, doors.with_login(mechanism))) == ""
     # An address that its certificate is not made for, and the option that takes it all the same.
@@ -200,21 +212,23 @@ def test_a_stage_and_a_receiver_work_behind_a_login(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("way", ["login", "mutual"])
 @pytest.mark.parametrize("engine", ["resident", "micro-batch"])
-def test_a_pipeline_of_sparks_works_behind_a_login(
-    doors: Doors, engine: str, unique: Callable[[str], str], tmp_path: Path
+def test_a_pipeline_of_sparks_works_behind_a_login_and_where_certificates_are_asked_for(
+    doors: Doors, engine: str, way: str, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
     """In the micro-batch engine Spark's own source reads, which takes the options by Java's names."""
     raw, out = unique("orders"), unique("priced")
+    door, options = ways_in(doors)[way]
     given = {
         "catalog": f"sqlite:{tmp_path / 'shop.db'}",
-        "kafka": doors.login,
-        "options": doors.with_login(),
+        "kafka": door,
+        "options": options,
         "reads": raw,
         "writes": out,
         "engine": engine,
     }
-    with open_client(doors.login, doors.with_login()) as client:
+    with open_client(door, options) as client:
         topic = client.create(raw, TopicSettings(partitions=PARTITIONS))
         with closing(client.producer()) as producer:
             producer.emit([topic], emissions([*ROWS, *ROWS]))
