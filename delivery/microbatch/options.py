@@ -18,7 +18,7 @@ from delivery.microbatch.source import LOOSE, SAID, refuse_ours
 
 __all__ = ["Options"]
 
-#: How long `stop` waits for the batch that is under way; then Spark cancels it.
+#: How long `stop` lets the batch that is under way come to its end; then Spark cancels it.
 DRAIN_SECONDS = 60.0
 #: How often somebody who waits for a query of Spark's looks whether it was told to stop.
 LOOK_SECONDS = 1
@@ -47,6 +47,7 @@ class Options:
             partitions as its stage's input has.
         live: whether to show a line with the progress; None: if standard error is a terminal, and
             where it is none, a line says that it began and another that it ended.
+        drain_seconds: how long `stop` lets the batch that is under way come to its end.
         name: of the query; by default the pipeline's.
     """
 
@@ -55,6 +56,7 @@ class Options:
     source: Mapping[str, Any] = field(default_factory=dict)
     create_topics: bool = False
     live: bool | None = None
+    drain_seconds: float = DRAIN_SECONDS
     name: str | None = None
 
     def __post_init__(self) -> None:

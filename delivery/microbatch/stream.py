@@ -216,7 +216,7 @@ class StageStream:
             while not query.awaitTermination(bounds.LOOK_SECONDS):
                 if self._stopping.is_set():
                     # SUBTLE: not held on: Spark's thread may wait for it, and could not end then.
-                    if self._turn.acquire(timeout=bounds.DRAIN_SECONDS):
+                    if self._turn.acquire(timeout=self._options.drain_seconds):
                         self._turn.release()
                     query.stop()
         except Exception as ended:  # noqa: BLE001 - Py4J and Spark raise what they like; it is told
@@ -257,6 +257,7 @@ class StageStream:
             partition: (planned.start[name][partition], end)
             for partition, end in planned.end.get(name, {}).items()
         }
+        appeared = ranges.keys() - run.start.keys() - self._seen
         self._seen = warn_grown(self.spec, self._seen, ranges)
         topic = self._topic(run.ports)
         job = Job(plan=run.plan, stage=self.spec.name, run=run.name, topic=topic.id, ranges=ranges)
@@ -268,8 +269,10 @@ class StageStream:
             if "failed" in report:
                 raise error_of(report["failed"])
         done = {report["partition"] for report in reports}
-        silent = [p for p, (begin, end) in ranges.items() if begin < end and p not in done]
-        # Ranges without a record: markers of transactions, or what compaction left of them.
+        # Ranges without a record: markers of transactions, or what compaction left of them. A partition
+        # that appeared has its lane at once, for whoever waits until all lanes are at their ends.
+        there = {p for p, (begin, end) in ranges.items() if begin < end or p in appeared}
+        silent = sorted(there - done)
         reports += finish_lanes(job, run.ports, silent)
         # They only show the lag: nobody waits for what they are by now.
         high = run.horizon.of(name, topic.sources) or ()
