@@ -20,6 +20,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from delivery import Delivery, Filters, Record, stop_on_signal
 from delivery.spark import spark_session
 
@@ -74,6 +76,14 @@ def total(record: Record) -> Any:
     return record.replace(value={"total": prices, "nonce": uuid.uuid4().hex})
 
 
+def totals(orders: pa.RecordBatch) -> pa.RecordBatch:
+    """Add up many orders at once."""
+    told = [json.loads(value) for value in orders.column("value").to_pylist()]
+    sums = [sum(line["price"] for line in order["lines"]) for order in told]
+    made = [json.dumps({"total": one, "nonce": uuid.uuid4().hex}).encode() for one in sums]
+    return pa.RecordBatch.from_pydict({"value": made})
+
+
 def marked(record: Record) -> Any:
     """Draw a number, whatever the record says."""
     return record.replace(value=uuid.uuid4().bytes)
@@ -106,7 +116,8 @@ def locked(record: Record) -> Record:
 LOCK = threading.Lock()
 ROOT = str(Path(__file__).parents[2])
 CALLS: dict[str, Callable[..., Any]] = {
-    f.__name__: f for f in (price, ship, steady, where, stuck, picky, locked, total, marked, meet)
+    f.__name__: f
+    for f in (price, ship, steady, where, stuck, picky, locked, total, totals, marked, meet)
 }
 
 

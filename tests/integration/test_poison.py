@@ -256,15 +256,60 @@ def test_a_repeat_from_before_the_window_is_a_dead_letter_where_its_time_tells(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("rows", "offset"),
+    [
+        ([order(0), order(1), Sent(b"{"), order(2)], 2),
+        ([order(0), order(1), order(2, lines=None), order(3)], 2),
+        ([order(number, lines=None) for number in range(4)], 0),
+    ],
+    ids=["nameless", "code-fails", "code-always-fails"],
+)
 def test_without_dead_letters_the_stage_stops_and_names_the_record(
-    house: House, engine: str
+    house: House, engine: str, rows: list[Sent], offset: int
 ) -> None:
     raw, out = house.topic("raw"), house.topic("out")
     house.stage(user.total, reads=raw, writes=[out], id_from="json:id")
-    house.publish(raw, [order(0), order(1), Sent(b"{"), order(2)])
+    house.publish(raw, rows)
     failed = house.driver.do("wait", name=house.start(engine), timeout=STOPPED_SECONDS_MAX)
-    assert "offset 2 of partition 0" in failed["text"], failed
-    assert {parent_of(record) for record in house.bench.records(out)} <= {0, 1}
+    assert f"offset {offset} of partition 0" in failed["text"], failed
+    assert {parent_of(record) for record in house.bench.records(out)} <= set(range(offset))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_code_that_always_fails_puts_everything_aside_once(house: House, engine: str) -> None:
+    raw, out, dead = map(house.topic, ("raw", "out", "dead"))
+    house.stage(user.total, reads=raw, writes=[out], id_from="json:id", dead_letters=dead)
+    rows = [order(number, lines=None) for number in range(ORDERS)]
+    house.publish(raw, rows + rows)
+    counted = house.run(engine)
+    assert house.bench.proved() == []
+    assert house.bench.records(out) == []
+    assert [parent_of(record) for record in house.bench.records(dead)] == list(range(ORDERS))
+    assert (counted["dead_letter"], counted["duplicate"]) == (ORDERS, ORDERS)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_of_a_batch_of_arrow_only_the_records_that_fail_are_dead_letters(
+    house: House, engine: str
+) -> None:
+    raw, out, dead = map(house.topic, ("raw", "out", "dead"))
+    aside = {"dead_letters": dead}
+    house.stage(user.totals, reads=raw, writes=[out], id_from="json:id", batch=True, **aside)
+    rows = [*drifting(), Sent(b"{"), order(0)]
+    house.publish(raw, rows)
+    counted = house.run(engine)
+    assert house.bench.proved() == []
+    failing = {number for number in range(ORDERS // 2, ORDERS) if number % 4 < 3}
+    letters = {parent_of(record): record for record in house.bench.records(dead)}
+    assert set(letters) == failing | {ORDERS}
+    assert all(kept(rows[offset], letter, offset) for offset, letter in letters.items())
+    made = house.bench.records(out)
+    assert [parent_of(record) for record in made] == sorted(set(range(ORDERS)) - failing)
+    assert [json.loads(record.value or b"")["total"] for record in made] == [
+        parent_of(record) for record in made
+    ]
+    assert (counted["dead_letter"], counted["duplicate"]) == (len(letters), 1)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
