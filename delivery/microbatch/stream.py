@@ -38,6 +38,7 @@ from delivery.microbatch.options import Options
 from delivery.microbatch.scratch import cheaply, root_of
 from delivery.microbatch.source import frame, kafka_options
 from delivery.microbatch.task import REPORT, Job, Ports, finish_lanes, run_lanes
+from delivery.resident.cluster import session_gone, stopped
 from delivery.resident.failures import TaskFailedError, error_of
 from delivery.stage import StoppedByRecordError
 
@@ -134,7 +135,13 @@ class StageStream:
         while not self._stopping.is_set():
             try:
                 self._run_once()
-            except (Unavailable, Indeterminate, Fenced) as error:
+            except Exception as error:
+                if stopped(self._spark):
+                    # Spark's own thread may call once more, and must find nothing to do.
+                    self._stopping.set()
+                    raise session_gone(str(self._options.name)) from error
+                if not isinstance(error, Unavailable | Indeterminate | Fenced):
+                    raise
                 self._pause(error)
             else:
                 break
@@ -213,12 +220,7 @@ class StageStream:
     def _wait(self, query: StreamingQuery) -> None:
         """Wait for the end of Spark's query, and raise what it ended with."""
         try:
-            while not query.awaitTermination(bounds.LOOK_SECONDS):
-                if self._stopping.is_set():
-                    # SUBTLE: not held on: Spark's thread may wait for it, and could not end then.
-                    if self._turn.acquire(timeout=self._options.drain_seconds):
-                        self._turn.release()
-                    query.stop()
+            self._watch(query)
         except Exception as ended:  # noqa: BLE001 - Py4J and Spark raise what they like; it is told
             error = self._error or ended
             if isinstance(error, DeliveryError | StoppedByRecordError | TaskFailedError):
@@ -234,6 +236,17 @@ class StageStream:
                 f"Spark ended it ({str(error)[:SAID_CHARS_MAX]}); nothing was skipped: it begins "
                 "again from the lanes' frontiers",
             ) from error
+
+    def _watch(self, query: StreamingQuery) -> None:
+        while not query.awaitTermination(bounds.LOOK_SECONDS):
+            if stopped(self._spark):
+                # Spark's query goes on as if nothing were, until there is something to read.
+                raise session_gone(str(self._options.name))
+            if self._stopping.is_set():
+                # SUBTLE: not held on: Spark's thread may wait for it, and could not end then.
+                if self._turn.acquire(timeout=self._options.drain_seconds):
+                    self._turn.release()
+                query.stop()
 
     # One batch --------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dedup.errors import InvalidUsage
+from dedup.errors import InvalidUsage, Unavailable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,9 +33,11 @@ __all__ = [
     "busy",
     "driver_address",
     "is_local",
+    "session_gone",
     "ship",
     "slots",
     "spans_machines",
+    "stopped",
 ]
 
 #: What executors need of ours.
@@ -95,6 +97,16 @@ def stopped(spark: SparkSession) -> bool:
         return context is None or bool(context.sc().isStopped())
     except (Py4JError, OSError):
         return True  # its JVM is gone
+
+
+def session_gone(name: str) -> Unavailable:
+    """Return what the query of that name fails with when its session was stopped."""
+    return Unavailable(
+        "run a pipeline",
+        name,
+        "the Spark session was stopped under it; nothing is lost: start it again in another "
+        "session, and stop the query before the session",
+    )
 
 
 def driver_address(spark: SparkSession) -> tuple[str, str]:

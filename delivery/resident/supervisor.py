@@ -212,12 +212,7 @@ class Supervisor:
         self._stop.wait(pause)
 
     def _session_gone(self) -> Unavailable:
-        return Unavailable(
-            "run a pipeline",
-            str(self._options.name),
-            "the Spark session was stopped under it; nothing is lost: start it again in another "
-            "session, and stop the query before the session",
-        )
+        return cluster.session_gone(str(self._options.name))
 
     # How many ---------------------------------------------------------------------------------
 

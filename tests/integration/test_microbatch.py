@@ -119,6 +119,14 @@ def test_who_listens_or_reads_logs_finds_what_became_of_each_batch(
         driver.well("begin", pipeline=asdict(pipeline), engine="resident")
         for logger in ("delivery.microbatch.query", "delivery.resident.control"):
             until(f"{logger} tells of each lane", partial(tells, log, logger, lanes))
+        driver.well("stop", name=pipeline.name)
+        # Spark's own query goes on waiting when its session is gone.
+        driver.well("begin", pipeline=asdict(pipeline), engine="microbatch")
+        driver.well("deliver", name=pipeline.name)
+        driver.well("leave")
+        answer = driver.do("wait", name=pipeline.name, timeout=JOB_SECONDS_MAX)
+        assert answer.get("error") == "Unavailable", answer
+        assert "the Spark session was stopped under it" in answer["text"]
     prove(trial)
 
 

@@ -10,10 +10,18 @@ import pytest
 from dedup.errors import Unavailable
 from delivery.host.spec import Plan, StageSpec
 from delivery.microbatch import options as bounds
+from delivery.microbatch import stream as module
 from delivery.microbatch.options import Options
 from delivery.microbatch.stream import News, StageStream
 
 EXPLAINED = 2 * bounds.FAILURES_MAX
+
+
+class Waiting:
+    """A query that waits for records."""
+
+    def awaitTermination(self, _timeout: float) -> bool:  # noqa: N802 - as PySpark spells it
+        return False
 
 
 class Ended:
@@ -21,6 +29,33 @@ class Ended:
 
     def awaitTermination(self, _timeout: float) -> bool:  # noqa: N802 - as PySpark spells it
         raise RuntimeError("stream died")
+
+
+@pytest.fixture
+def stream() -> StageStream:
+    spec = StageSpec(pipeline="shop", name="price", reads="raw", writes=("out",), call=str)
+    plan = Plan(catalog="memory:", kafka="localhost:1", stages=(spec,))
+    spark: Any = None
+    return StageStream(plan, spark, Options(name="shop"), lambda *_: None)
+
+
+@pytest.mark.parametrize("error", [None, AttributeError("'NoneType' object has no attribute 'sc'")])
+def test_a_session_that_is_stopped_under_it_is_the_end_and_is_said(
+    stream: StageStream, error: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's query goes on waiting, as if nothing were; what is tried after it fails anyhow."""
+    waiting: Any = Waiting()
+
+    def run_once() -> None:
+        if error is not None:
+            raise error
+        stream._wait(waiting)
+
+    monkeypatch.setattr(module, "stopped", lambda _: True)
+    monkeypatch.setattr(stream, "_run_once", run_once)
+    with pytest.raises(Unavailable, match="shop: the Spark session was stopped under it"):
+        stream.run()
+    stream._batch(waiting, waiting, 7)  # what comes yet of Spark's thread is not begun
 
 
 def test_failures_that_are_explained_do_not_count_towards_giving_up(
@@ -42,6 +77,7 @@ def test_failures_that_are_explained_do_not_count_towards_giving_up(
         query: Any = Ended()
         stream._wait(query)
 
+    monkeypatch.setattr(module, "stopped", lambda _: False)
     monkeypatch.setattr(bounds, "PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(stream, "_run_once", run_once)
     with pytest.raises(RuntimeError, match="stream died"):
