@@ -84,6 +84,13 @@ def totals(orders: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"value": made})
 
 
+def everywhere(record: Record) -> Iterator[Any]:
+    """Draw a number, and tell three outputs of it."""
+    drawn = record.replace(value={**record.json(), "nonce": uuid.uuid4().hex})
+    for edge in range(3):
+        yield drawn.to(edge)
+
+
 def marked(record: Record) -> Any:
     """Draw a number, whatever the record says."""
     return record.replace(value=uuid.uuid4().bytes)
@@ -117,7 +124,10 @@ LOCK = threading.Lock()
 ROOT = str(Path(__file__).parents[2])
 CALLS: dict[str, Callable[..., Any]] = {
     f.__name__: f
-    for f in (price, ship, steady, where, stuck, picky, locked, total, totals, marked, meet)
+    for f in (
+        *(price, ship, steady, where, stuck, picky, locked),
+        *(total, totals, everywhere, marked, meet),
+    )
 }
 
 

@@ -118,3 +118,24 @@ def test_partitions_that_appear_have_lanes_at_once_and_are_read_from_their_first
     assert f"reads {pipeline.raw}: partitions appeared (" in driver.log.read_text()
     driver.well("stop", name=pipeline.name)
     pipeline.check()
+
+
+def test_repeats_in_other_partitions_are_re_keyed_through_topics_that_are_made(
+    driver: Driver, pipeline: Pipeline
+) -> None:
+    """Each order comes in one partition, and again in another."""
+    pipeline.send(range(40))
+    again = [
+        Sent((n + 1) % 4, value=b'{"id": %d}' % n, headers=(("id", b"%d" % n),)) for n in range(40)
+    ]
+    pipeline.producer.emit([pipeline.topic(pipeline.raw)], emissions(again))
+    made = f"{pipeline.name}.made"
+    told = given(pipeline, create_topics=True)
+    told["stages"] = [
+        {"call": "price", "reads": pipeline.raw, "writes": [made], "id_from": "header:id"},
+        {"call": "ship", "reads": made, "writes": [pipeline.out]},
+    ]
+    told["stages"][0]["dedup"] = "topic"
+    delivered(driver, pipeline, told)
+    assert sorted(pipeline.versions(made)) == list(range(40))
+    assert sorted(pipeline.versions(pipeline.out)) == list(range(40))

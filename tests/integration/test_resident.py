@@ -22,7 +22,7 @@ from dedup.catalog.store import Blob
 from dedup.model import Attempt, HeadRef, Incarnation, Kept, LaneRow
 from delivery.kafka.opening import open_client
 from delivery.resident.options import GROWTH_SECONDS
-from tests.integration.kafka_kit import Sent, emissions
+from tests.integration.kafka_kit import Sent, emissions, lag_seen
 from tests.integration.resident_kit import Driver, Pipeline, driven, until
 
 #: What a worker that is killed may cost: ten times what it does on two busy cores.
@@ -65,6 +65,9 @@ def test_every_order_comes_out_once_and_the_query_says_how_it_goes(driver, pipel
         for stage in (f"price/{pipeline.raw}", f"ship/{pipeline.priced}")
         for number in range(4)
     }
+    # As a hint, for whoever watches consumer groups.
+    group = f"{pipeline.name}.price"
+    until(lambda: set(lag_seen(pipeline.kafka, group, pipeline.raw).values()) == {0})
     stopped = driver.well("stop", name=pipeline.name)
     assert (stopped["active"], stopped["exception"]) == (False, "None")
     assert driver.well("wait", name=pipeline.name, timeout=0) == {"ended": True}

@@ -17,7 +17,7 @@ from tests.acceptance.kit import ROOT
 from tests.integration.wrap_kit import JOB_SECONDS_MAX, PARTITIONS
 from tests.integration.wrap_story import RECORDS
 
-TOPICS = ("left", "right", "join", "shuffled", "other", "after")
+TOPICS = ("left", "right", "join", "shuffled", "other", "after", "growing", "grown")
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +69,17 @@ def test_a_job_goes_on_where_the_plain_one_stood(story):
     assert story["taken_over"] == list(range(RECORDS, RECORDS + 10))
 
 
+def test_a_partition_that_appears_while_a_query_runs_is_read_from_its_first_record(story):
+    assert story["grown"] == {"out": list(range(RECORDS + 10)), "told": RECORDS + 10}
+
+
 @pytest.mark.parametrize(
     ("scene", "words"),
     [
         ("itself", "read a stream that a plan joins or unites with itself twice"),
         ("unwrapped", "have to be wrapped sources of one stage"),
         ("rate", 'give spark.readStream.format("kafka")'),
+        ("bounded", "end the query with trigger(availableNow=True)"),
         ("split", "one task, in order"),
         ("pattern", "cannot be chosen"),
         ("missing", "there are none of these names"),

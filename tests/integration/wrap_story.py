@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -21,7 +23,7 @@ from delivery import Delivery, DeliveryError
 from delivery.kafka.opening import open_client
 from delivery.microbatch.offsets import checkpoint_at
 from delivery.spark import spark_session
-from tests.acceptance.kit import publish
+from tests.acceptance.kit import POLL_SECONDS, publish
 from tests.acceptance.reading import logs_of
 from tests.integration.wrap_job import values, windows
 from tests.integration.wrap_kit import PARTITIONS, row
@@ -121,6 +123,27 @@ class Story:
         query = self.run(spread.selectExpr("n AS value"), "shuffled")
         return {"out": self.out("shuffled"), "told": told(query)}
 
+    def grown(self) -> Any:
+        """A partition appears under a query that runs; the first of what is there is a repeat."""
+        topic = f"{self.name}.growing"
+        rows = self.d.wrap_source(self.reader("growing"), stage="grown", id_from="header:id")
+        writer = values(rows).selectExpr("CAST(id AS STRING) AS value").writeStream
+        query = self.d.wrap_sink(writer, topic=f"{self.name}.grown").start()
+        with open_client(self.kafka) as client:
+            publish(client, topic, [row(number) for number in range(RECORDS)])
+            query.processAllAvailable()
+        admin = AdminClient({"bootstrap.servers": self.kafka})
+        admin.create_partitions([NewPartitions(topic, PARTITIONS + 2)])[topic].result()
+        # A producer of before does not know of the partition for minutes.
+        with open_client(self.kafka) as client:
+            while client.describe([topic])[topic].partitions == PARTITIONS:
+                time.sleep(POLL_SECONDS)
+            fresh = [row(number, PARTITIONS + 1) for number in range(RECORDS - 1, RECORDS + 10)]
+            publish(client, topic, fresh)
+            query.processAllAvailable()
+        query.stop()
+        return {"out": self.out("grown"), "told": told(query)}
+
     def refusals(self) -> Any:
         """What is refused before anything is read."""
         d, spark = self.d, self.spark
@@ -130,10 +153,12 @@ class Story:
         split = self.reader("left", minPartitions="9")
         pattern = spark.readStream.format("kafka").option("subscribePattern", "x.*")
         missing = self.reader("nothing")
+        bounded: Any = spark.read.format("kafka").option("subscribe", f"{self.name}.left")
         return {
             "itself": refused(lambda: self.run(value.union(value), "other")),
             "unwrapped": refused(lambda: self.run(value.union(rate), "other")),
             "rate": refused(lambda: d.wrap_source(spark.readStream.format("rate"), stage="r")),
+            "bounded": refused(lambda: d.wrap_source(bounded, stage="r")),
             "split": refused(lambda: d.wrap_source(split, stage="r")),
             "pattern": refused(lambda: d.wrap_source(pattern, stage="r")),
             "missing": refused(lambda: d.wrap_source(missing, stage="r")),
@@ -178,7 +203,7 @@ def main(settings: dict[str, Any]) -> None:
             sent = [row(number) for number in range(0, RECORDS, step)]
             publish(client, f"{story.name}.{topic}", [*sent, *sent[:5]])
         publish(client, f"{story.name}.left", [row(REPEATED, (REPEATED + 1) % PARTITIONS)])
-    scenes = ("join", "shuffled", "shared", "taken_over", "refusals")
+    scenes = ("join", "shuffled", "shared", "taken_over", "grown", "refusals")
     shown = {scene: getattr(story, scene)() for scene in scenes}
     sys.stdout.write("\n" + json.dumps(shown) + "\n")
     story.spark.stop()
