@@ -13,11 +13,12 @@ import pytest
 from delivery.kafka.opening import open_client
 from delivery.kafka.port import TopicSettings
 from delivery.services.kafka import Kafka
+from delivery.wrap.query import DRAIN_SECONDS
 from tests.acceptance.kit import ROOT
 from tests.integration.wrap_kit import JOB_SECONDS_MAX, PARTITIONS
 from tests.integration.wrap_story import RECORDS
 
-TOPICS = ("left", "right", "join", "shuffled", "other", "after", "growing", "grown")
+TOPICS = ("left", "right", "join", "shuffled", "other", "after", "growing", "grown", "stuck")
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +72,13 @@ def test_a_job_goes_on_where_the_plain_one_stood(story):
 
 def test_a_partition_that_appears_while_a_query_runs_is_read_from_its_first_record(story):
     assert story["grown"] == {"out": list(range(RECORDS + 10)), "told": RECORDS + 10}
+
+
+def test_a_stop_that_outlasts_its_patience_cancels_the_batch_which_is_run_again(story):
+    stuck = story["stuck"]
+    assert stuck["seconds"] < DRAIN_SECONDS - 10
+    assert (stuck["active"], stuck["failed"], stuck["before"]) == (False, "None", [])
+    assert stuck["out"] == list(range(RECORDS + 10))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,15 @@ from delivery import Delivery, DeliveryError
 from delivery.kafka.opening import open_client
 from delivery.microbatch.offsets import checkpoint_at
 from delivery.spark import spark_session
+from delivery.wrap import query as stopping
 from tests.acceptance.kit import POLL_SECONDS, publish
 from tests.acceptance.reading import logs_of
-from tests.integration.wrap_job import values, windows
+from tests.integration.wrap_job import values, waiting, windows
 from tests.integration.wrap_kit import PARTITIONS, row
 
 RECORDS = 40
+#: How long a stop lets a batch come to its end.
+PATIENCE_SECONDS = 2.0
 #: Comes in both partitions.
 REPEATED = 8
 
@@ -40,12 +44,14 @@ class Story:
         self.spark = spark
         self.kafka, self.name = settings["kafka"], settings["name"]
         self.directory = Path(settings["directory"])
-        self.d = Delivery(
+        self.again = partial(
+            Delivery,
             catalog=settings["catalog"],
             kafka=self.kafka,
             pipeline=self.name,
             home=settings["home"],
         )
+        self.d = self.again()
 
     def reader(self, topic: str, **options: str) -> DataStreamReader:
         reader = self.spark.readStream.format("kafka").option("subscribe", f"{self.name}.{topic}")
@@ -144,6 +150,30 @@ class Story:
         query.stop()
         return {"out": self.out("grown"), "told": told(query)}
 
+    def stuck(self) -> Any:
+        """A job is stopped while one of its tasks waits for longer than it is given; it is begun again."""
+        gates = self.directory / "gates"
+        gates.mkdir()
+
+        def rows() -> DataFrame:
+            found = self.d.wrap_source(self.reader("left"), stage="stuck", id_from="header:id")
+            # Of a row of which nobody asks what it said, nobody would wait.
+            said = "concat('[', key, ',', length(value), ']') AS value"
+            return waiting(gates, found).selectExpr(said)
+
+        query = self.d.wrap_sink(rows().writeStream, topic=f"{self.name}.stuck").start()
+        while not (gates / "reached.1").exists():
+            time.sleep(POLL_SECONDS)
+        began = time.monotonic()
+        query.stop()
+        seconds = time.monotonic() - began
+        ended = {"seconds": seconds, "active": query.isActive, "failed": str(query.exception())}
+        before = self.out("stuck")
+        (gates / "open").touch()
+        self.d = self.again()  # as in another process: one wraps a topic for a stage once
+        self.run(rows(), "stuck")
+        return ended | {"before": before, "out": [number for number, _ in self.out("stuck")]}
+
     def refusals(self) -> Any:
         """What is refused before anything is read."""
         d, spark = self.d, self.spark
@@ -197,13 +227,14 @@ def refused(call: Callable[[], object]) -> str:
 def main(settings: dict[str, Any]) -> None:
     """Play every scene."""
     conf = {"spark.log.level": "OFF", "spark.sql.shuffle.partitions": "2"}
+    stopping.DRAIN_SECONDS = PATIENCE_SECONDS
     story = Story(spark_session("story", conf=conf), settings)
     with open_client(story.kafka) as client:
         for topic, step in (("left", 1), ("right", 4)):
             sent = [row(number) for number in range(0, RECORDS, step)]
             publish(client, f"{story.name}.{topic}", [*sent, *sent[:5]])
         publish(client, f"{story.name}.left", [row(REPEATED, (REPEATED + 1) % PARTITIONS)])
-    scenes = ("join", "shuffled", "shared", "taken_over", "grown", "refusals")
+    scenes = ("join", "shuffled", "shared", "taken_over", "grown", "stuck", "refusals")
     shown = {scene: getattr(story, scene)() for scene in scenes}
     sys.stdout.write("\n" + json.dumps(shown) + "\n")
     story.spark.stop()
