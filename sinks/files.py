@@ -112,8 +112,15 @@ def read_files(directory: str | Path) -> Iterator[Record]:
     """Yield the records of a directory, bundle by bundle in the order of their seqs.
 
     A record's source and offset are those that the emitter told of it.
+
+    Raises:
+        InvalidUsage: there is no such directory.
     """
     path = Path(directory)
+    if not path.is_dir():
+        raise InvalidUsage(
+            "read files", str(path), "there is no such directory; nothing was read: mend the name"
+        )
     topic = TopicId(_identity(path))
     names = (file for kind in _FORMATS for file in path.glob(f"*.{kind}"))
     for file in sorted(names, key=lambda file: (_seq(file), file.name)):

@@ -115,10 +115,16 @@ class WrappedWriter:
         checkpoint = self._checkpoint(stateful=stateful)
         query_id = checkpoint.identify() if stateful else None
         driver = StageDriver(wrapped, self._outputs, checkpoint, query_id=query_id, code=self._code)
+
+        def ended() -> None:
+            wrapped.ended = True
+            if not stateful:
+                checkpoint.delete()
+
         try:
             driver.open()
             ship(spark)
-            batches = Batches(driver, (lambda: None) if stateful else checkpoint.delete)
+            batches = Batches(driver, ended)
             writer = self._writer.option(_LOCATION, checkpoint.root).foreachBatch(batches)
             with whole_batches(spark, stateful=stateful):
                 query = writer.start()

@@ -63,6 +63,7 @@ class Wrapped:
         topics: what it reads, by name.
         start: where it begins, by topic: its frontier, if it has one.
         begun: whether it has one.
+        ended: whether its query has come to an end, so that the stage may be wrapped anew.
     """
 
     plan: Plan
@@ -73,6 +74,7 @@ class Wrapped:
     topics: dict[str, Topic] = field(default_factory=dict)
     start: Offsets = field(default_factory=dict)
     begun: bool = False
+    ended: bool = False
 
     @property
     def lane(self) -> str:
@@ -118,7 +120,7 @@ def wrap_source(
     spark: SparkSession = reader._spark  # noqa: SLF001 - its session is nowhere else
     plan = placed(replace(plan, stages=()), spark)
     wrapped = known.get(spec.name)
-    if wrapped is None:
+    if wrapped is None or wrapped.ended:
         reports = spark.sparkContext.accumulator({}, Pieces())
         wrapped = Wrapped(plan=plan, spec=spec, spark=spark, reports=reports)
     twice = [name for name in names if name in wrapped.topics]

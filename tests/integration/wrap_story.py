@@ -10,7 +10,6 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +43,12 @@ class Story:
         self.spark = spark
         self.kafka, self.name = settings["kafka"], settings["name"]
         self.directory = Path(settings["directory"])
-        self.again = partial(
-            Delivery,
+        self.d = Delivery(
             catalog=settings["catalog"],
             kafka=self.kafka,
             pipeline=self.name,
             home=settings["home"],
         )
-        self.d = self.again()
 
     def reader(self, topic: str, **options: str) -> DataStreamReader:
         reader = self.spark.readStream.format("kafka").option("subscribe", f"{self.name}.{topic}")
@@ -170,7 +167,6 @@ class Story:
         ended = {"seconds": seconds, "active": query.isActive, "failed": str(query.exception())}
         before = self.out("stuck")
         (gates / "open").touch()
-        self.d = self.again()  # as in another process: one wraps a topic for a stage once
         self.run(rows(), "stuck")
         return ended | {"before": before, "out": [number for number, _ in self.out("stuck")]}
 

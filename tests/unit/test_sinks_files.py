@@ -171,3 +171,8 @@ def test_a_sink_that_is_not_there_is_refused_where_it_is_said():
     assert spec("a", "files:b", "cassandra://c:1/d/e").kafka_topics == ("a",)
     with pytest.raises(InvalidUsage, match="no sink of this name"):
         spec("http://somewhere")
+
+
+def test_a_directory_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(InvalidUsage, match="there is no such directory"):
+        list(read_files(tmp_path / "nowhere"))
