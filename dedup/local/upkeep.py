@@ -91,6 +91,7 @@ def merging(group: Group, inputs: tuple[Held, ...], path: Path) -> Work:
             run = merge_runs(path, [held.run for held in inputs], _every, stop=stop)
         except Stopped:
             return None
+        run.touch()
         return Merged(group, inputs, Held(run, path, max(held.seq for held in inputs)))
 
     return work

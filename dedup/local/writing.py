@@ -162,6 +162,7 @@ class Writer:
             origin_of=one.origin_of,
             digests=one.digests,
         )
+        run.touch()
         if self._hidden:
             piece.path.unlink()
         return Held(run, piece.path, max(seq for _, seq in one.origins))

@@ -164,3 +164,22 @@ def test_a_group_finds_every_id_wherever_it_queues(lines):
     asked = np.concatenate([random_ids(100, 99, lines), *held, random_ids(100, 98, lines)])
     known = group.ask(asked, Lens(), Counters())
     assert known.tolist() == [False] * 100 + [True] * 3_200 + [False] * 100
+
+
+def test_room_for_queues_is_made_step_by_step_and_kept():
+    lines = overlay.Lines()
+    generator = np.random.default_rng(9)
+    every = generator.integers(0, 2**64, (5, overlay.ROOM_STEP // 2, 2), dtype=np.uint64)
+    for ids in every:
+        lines.add(sorted_unique(ids))
+    asked = every.reshape(-1, 2)
+    assert lines.ask(asked)[0].all()
+    bare = overlay.Lines().nbytes
+    an_id = (lines.nbytes - bare) / len(asked)
+    assert 20 <= an_id < 20 * 1.3, (
+        "four bytes for its place and sixteen for itself, and little room"
+    )
+    lines.clear()
+    before = lines.nbytes
+    lines.add(sorted_unique(every[0]))
+    assert lines.nbytes == before

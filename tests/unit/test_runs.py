@@ -20,6 +20,7 @@ from dedup.local.stats import Counters
 from dedup.model import Incarnation
 from dedup.runs import Run, Stopped, merge_runs, open_run, write_run
 from dedup.runs import merge as merging
+from dedup.runs import run as files
 from dedup.runs import write as writing
 from dedup.runs.run import HEADER_BYTES
 from dedup.runs.write import UNFINISHED, RunWriter
@@ -309,6 +310,16 @@ def resident(*names: Path) -> int:
     """Return how many bytes of these files are resident in this process."""
     wanted = {str(name) for name in names}
     return sum(at.rss for at in psutil.Process().memory_maps() if at.path in wanted)
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_run_is_touched_whole_unless_it_is_large(tmp_path, monkeypatch, large):
+    run = put(tmp_path / "run", some(200_000))
+    run.release()
+    if large:
+        monkeypatch.setattr(files, "TOUCHED_BYTES_MAX", run.nbytes - 1)
+    run.touch()
+    assert resident(tmp_path / "run") == (0 if large else aligned_to_pages(run.nbytes))
 
 
 def test_what_is_let_go_of_is_not_resident_and_is_found_all_the_same(tmp_path):
