@@ -33,7 +33,7 @@ from bench.generated import BATCH_IDS, BUCKET_SEALS, NAME, NAME_BYTES, Generated
 from bench.harness import Benchmark, Contestant, Goal, Lab, Standing, Turn
 from bench.job import ID, Job
 from bench.sizing import BILLIONS, beyond
-from dedup.arrays import firsts, order, to_raw
+from dedup.arrays import firsts_in_order, to_raw
 from dedup.expiry import WINDOW_MS_DEFAULT
 from dedup.filters import RATE_DEFAULT
 from dedup.formats.segment import BUCKET_MS, Bucket, Origin, Part, segment_chunks
@@ -132,8 +132,8 @@ class OfIndex:
         def path() -> tuple[Part, ...]:
             ids = hash_rows(rows)
             known = self.index.decided(ids)
-            ids = ids.take(np.flatnonzero(firsts(ids) & ~known), axis=0)
-            ids = ids.take(order(ids), axis=0)
+            places = firsts_in_order(ids)
+            ids = ids.take(places.compress(~known.take(places)), axis=0)
             number = self._lane_time_ms // BUCKET_MS
             return (Part(Bucket(Origin.EXTERNAL, number), to_raw(ids)),)
 

@@ -89,6 +89,14 @@ def firsts(ids: Ids) -> Mask:
     return mask
 
 
+def firsts_in_order(ids: Ids) -> Places:
+    """Return the places that sort ids, of each id only that of the first of its kind."""
+    found, tied = ordered(ids)
+    keep = np.ones(len(ids), dtype=np.bool_)
+    keep[tied[1:][_repeats(ids.take(found[tied], axis=0))]] = False
+    return found.compress(keep)
+
+
 def first_places(ids: Ids) -> Places:
     """Return for each id the place of the first of its kind in the order given."""
     found = order(ids)

@@ -19,7 +19,7 @@ from dataclasses import replace
 import numpy as np
 import xxhash
 
-from dedup.arrays import Ids, firsts, from_raw, order, to_raw
+from dedup.arrays import Ids, firsts_in_order, from_raw, to_raw
 from dedup.catalog.catalog import Catalog, segment_place
 from dedup.catalog.store import Blob
 from dedup.collect import Keep, collect
@@ -225,8 +225,7 @@ def united(parts: Iterable[Part]) -> tuple[Part, ...]:
 
 def _united(bucket: Bucket, parts: list[Part]) -> Part:
     ids = np.concatenate([from_raw(part.ids) for part in parts])
-    places = order(ids)
-    places = places[firsts(ids)[places]]
+    places = firsts_in_order(ids)
     seen = merged_reads((), (read for part in parts for read in part.seen))
     digests = b""
     if all(part.digests for part in parts if part.count):

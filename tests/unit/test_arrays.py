@@ -11,6 +11,7 @@ from dedup.arrays import (
     contains,
     first_places,
     firsts,
+    firsts_in_order,
     from_raw,
     order,
     pack,
@@ -62,6 +63,8 @@ def test_ids_are_ordered_as_their_bytes_are_and_equal_ones_as_they_came(ids):
 def test_the_first_of_each_kind_is_the_first_in_the_order_given(ids):
     assert firsts(pack(ids)).tolist() == [each not in ids[:at] for at, each in enumerate(ids)]
     assert first_places(pack(ids)).tolist() == [ids.index(each) for each in ids]
+    once = [ids.index(each) for each in sorted(set(ids))]
+    assert firsts_in_order(pack(ids)).tolist() == once
 
 
 @given(some_ids)
