@@ -25,6 +25,13 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 LOCK = ROOT / "requirements.lock"
+#: What an editable install is made from, and the compiled library.
+BUILT_FROM = (
+    "pyproject.toml",
+    "hatch_build.py",
+    "dedup/compiled/making.py",
+    "dedup/compiled/kernels.c",
+)
 #: Builds what is published as source only (pyspark, pybloom-live), in the version of the lock rather
 #: than in whatever is newest today; hence installed first.
 BUILDER = "setuptools"
@@ -36,11 +43,9 @@ def main() -> int:
         return 1
     # An unknown interpreter behind .venv, or a checkout that was moved, means another environment.
     wanted = digest(LOCK.read_bytes(), ".".join(map(str, sys.version_info[:3])), str(ROOT))
-    built = sorted((*ROOT.glob("dedup/compiled/*.[cp]*"), *ROOT.glob("hatch_build.py")))
-    parts = (ROOT / "pyproject.toml", *built)
     # Another compiler may do what the last one could not.
     compiler = str(shutil.which((os.environ.get("CC") or "cc").split()[0]))
-    installed = digest(wanted, compiler, *(part.read_bytes() for part in parts))
+    installed = digest(wanted, compiler, *((ROOT / name).read_bytes() for name in BUILT_FROM))
     (ROOT / ".cache").mkdir(exist_ok=True)
     with (ROOT / ".cache" / "setup.lock").open("w") as mutex:
         fcntl.flock(mutex, fcntl.LOCK_EX)

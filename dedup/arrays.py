@@ -83,9 +83,7 @@ def firsts(ids: Ids) -> Mask:
     """Tell of each id whether it is the first of its kind in the order given."""
     mask = np.ones(len(ids), dtype=np.bool_)
     found, tied = ordered(ids)
-    # Only what stands beside something alike can be a repeat.
-    rows = found[tied]
-    mask[rows[1:][_repeats(ids.take(rows, axis=0))]] = False
+    mask[found[_repeated(ids, found, tied)]] = False
     return mask
 
 
@@ -93,7 +91,7 @@ def firsts_in_order(ids: Ids) -> Places:
     """Return the places that sort ids, of each id only that of the first of its kind."""
     found, tied = ordered(ids)
     keep = np.ones(len(ids), dtype=np.bool_)
-    keep[tied[1:][_repeats(ids.take(found[tied], axis=0))]] = False
+    keep[_repeated(ids, found, tied)] = False
     return found.compress(keep)
 
 
@@ -109,11 +107,7 @@ def first_places(ids: Ids) -> Places:
 
 def sorted_unique(ids: Ids) -> Ids:
     """Return the ids in their order, each once."""
-    found = ids.take(order(ids), axis=0)
-    again = _repeats(found)
-    if not again.any():
-        return found
-    return found.compress(np.concatenate(([True], ~again)), axis=0)
+    return ids.take(firsts_in_order(ids), axis=0)
 
 
 def contains(known: Ids, ids: Ids) -> Mask:
@@ -149,6 +143,14 @@ def _among_tied(
         last = np.where(below, last, middle)
     found: Mask = low[start] == ids[:, 1]
     return found
+
+
+def _repeated(ids: Ids, found: Places, tied: Places) -> Places:
+    """Return the places, in what `ordered` returned, of all ids that are the one before them.
+
+    Only what stands beside something alike can be a repeat.
+    """
+    return tied[1:][_repeats(ids.take(found[tied], axis=0))]
 
 
 def _repeats(ordered: Ids) -> Mask:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from dedup.catalog.catalog import Catalog
 from dedup.errors import Corrupt, InvalidUsage
@@ -25,6 +26,8 @@ from delivery.operate.ways import readable_seals
 from delivery.protocol.rest import rest_of
 
 __all__ = ["Offsets", "Reach", "Terms", "begun", "due_of", "offsets_in", "seeded", "topics_of"]
+
+_Said = TypeVar("_Said")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,18 +99,18 @@ class Terms:
 
     def way_of(self, lane: str) -> str | None:
         """Return how publishers name the records of a lane's stage, if that is said."""
-        return next((self.ways[stage] for stage in _called(lane) if stage in self.ways), None)
+        return _said_of(lane, self.ways)
 
     def window_of(self, lane: str) -> int | None:
         """Return the window of a lane's stage, if that is said."""
-        said = self.windows
-        return next((said[stage] for stage in _called(lane) if stage in said), None)
+        return _said_of(lane, self.windows)
 
 
-def _called(lane: str) -> tuple[str, str, str]:
-    """Return the words that speak of a lane's stage, the most exact ones first."""
+def _said_of(lane: str, said: Mapping[str, _Said]) -> _Said | None:
+    """Return what is said of a lane's stage: by the most exact word that speaks of it."""
     name = name_of(lane)
-    return f"{name.pipeline}/{name.stage}", name.stage, ""
+    words = f"{name.pipeline}/{name.stage}", name.stage, ""
+    return next((said[word] for word in words if word in said), None)
 
 
 def offsets_in(text: str) -> Offsets:

@@ -18,10 +18,10 @@ from delivery.header import NAME, decode_header
 from delivery.operate.repair import found
 from tests.unit.documented import checked, section, undocumented
 from tests.unit.house import LANE, House
-from tests.unit.memory_kafka import MemoryClient
 from tests.unit.operate_kit import billed, called, chained, document, housed
 from tests.unit.test_auditing import DAMAGE
 from tests.unit.test_cli import LEAVES
+from tests.unit.watch_kit import shop
 
 
 @pytest.fixture
@@ -83,10 +83,7 @@ def test_every_key_of_a_repair_is_documented(url: str, tmp_path: Path) -> None:
 
 @pytest.fixture
 def kafka(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[House]:
-    """A house whose log is what every verb takes for Kafka."""
-    with housed(tmp_path / "shop.db", chained) as house:
-        client = MemoryClient(house.broker)
-        monkeypatch.setattr("delivery.kafka.opening.open_client", lambda *_: client)
+    with shop(tmp_path / "shop.db", monkeypatch) as house:
         yield house
 
 

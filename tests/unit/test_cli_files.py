@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.unit.house import House
-from tests.unit.memory_kafka import MemoryClient
-from tests.unit.operate_kit import called, chained, housed
+from tests.unit.operate_kit import called
+from tests.unit.watch_kit import shop
 
 KAFKA = ("--kafka", "here:1")
 NOWHERE = "/nonexistent/shop.file"
@@ -18,10 +18,7 @@ NOWHERE = "/nonexistent/shop.file"
 
 @pytest.fixture
 def house(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[House]:
-    """A house whose log is what every verb takes for Kafka."""
-    with housed(tmp_path / "shop.db", chained) as found:
-        client = MemoryClient(found.broker)
-        monkeypatch.setattr("delivery.kafka.opening.open_client", lambda *_: client)
+    with shop(tmp_path / "shop.db", monkeypatch) as found:
         yield found
 
 

@@ -82,6 +82,14 @@ def started(house: House, stage: str = "price") -> None:
     ran(house, 1, stage)
 
 
+def grown(house: House) -> None:
+    """A third partition, whose lane begins an hour later."""
+    started(house)
+    house.now += HOUR_MS
+    partition(house, 2)
+    ran(house, 2)
+
+
 @pytest.fixture
 def house() -> House:
     return House(MemoryStore())
@@ -116,10 +124,7 @@ def test_a_window_is_what_the_stage_ran_with(
     house: House, window_ms: int, kinds: list[str]
 ) -> None:
     """Two days after it grew, a day is over and a week is not, whatever the look was told."""
-    started(house)
-    house.now += HOUR_MS
-    partition(house, 2)
-    ran(house, 2)
+    grown(house)
     house.now += 2 * WINDOW_MS
     write(house, 0, "b")
     ran(house, 0, window_ms=window_ms)
@@ -136,10 +141,7 @@ def test_a_window_is_what_the_stage_ran_with(
 def test_where_no_seal_says_a_window_it_is_what_the_look_was_told(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started(house)
-    house.now += HOUR_MS
-    partition(house, 2)
-    ran(house, 2)
+    grown(house)
     house.now += 2 * HOUR_MS
     write(house, 0, "b")
     ran(house, 0)
