@@ -16,81 +16,26 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from dedup.catalog.catalog import Catalog
-from dedup.catalog.open import open_store
-from delivery import Delivery
 from delivery.kafka.opening import open_client
-from delivery.kafka.port import TopicSettings
 from delivery.spark import spark_session
-from delivery.wrap.bounded import BoundedRun
-from delivery.wrap.positions import lane_of
-from delivery.wrap.runner import Result
-from delivery.wrap.token import Token
-from tests.acceptance.kit import publish, until
+from tests.acceptance.kit import until
 from tests.acceptance.reading import logs_of
-from tests.acceptance.traffic import Row
+from tests.integration.bounded_kit import Stage, ids, some, texts
 from tests.integration.wrap_job import values
 from tests.integration.wrap_kit import PARTITIONS, row
 from tests.integration.wrap_story import refused
+from tests.pages import blocks
 
 RECORDS = 40
 #: Comes in both partitions.
 REPEATED = 8
 
 
-class Story:
+class Story(Stage):
     """The scenes; each has topics of its own below the story's name."""
-
-    def __init__(self, spark: SparkSession, settings: dict[str, Any]) -> None:
-        self.spark = spark
-        self.settings = settings
-        self.kafka, self.name = settings["kafka"], settings["name"]
-        self.d = self.delivery(settings["catalog"])
-        #: Of each run of a plan: how many offsets it was told to drop, and what it executed.
-        self.runs: list[tuple[int, str]] = []
-        watch(self.runs)
-
-    def delivery(self, catalog: str) -> Delivery:
-        home = self.settings["home"]
-        return Delivery(catalog=catalog, kafka=self.kafka, pipeline=self.name, home=home)
-
-    def topic(self, name: str, rows: list[Row] | None = None) -> str:
-        """Return a topic's name, made if it is not there, with these records behind what it holds."""
-        topic = f"{self.name}.{name}"
-        with open_client(self.kafka) as client:
-            client.create(topic, TopicSettings(partitions=PARTITIONS))
-            publish(client, topic, rows or [])
-        return topic
-
-    def reader(self, topic: str, **options: str) -> DataFrameReader:
-        named = f"{self.name}.{topic}"
-        return self.spark.read.format("kafka").option("subscribe", named).options(**options)
-
-    def rows(self, topic: str, stage: str, **options: str) -> DataFrame:
-        return self.d.wrap_source(self.reader(topic, **options), stage=stage, id_from="header:id")
-
-    def save(self, frame: DataFrame, stage: str) -> dict[str, int]:
-        """Run a plan into the topic NAME.STAGE.out, and return what it is told to have done."""
-        out = self.topic(f"{stage}.out")
-        self.runs.clear()
-        return some(self.d.wrap_sink(frame.write, topic=out).save())
-
-    def out(self, stage: str) -> list[Any]:
-        with open_client(self.kafka) as client:
-            logs = logs_of(client, f"{self.name}.{stage}.out")
-        found = (record for log in logs.values() for record in log.records)
-        return sorted(json.loads(one.value or b"") for one in found if one is not None)
-
-    def seq(self, stage: str) -> int:
-        store = open_store(self.d.catalog)
-        try:
-            found = Catalog(store).load(lane_of(self.name, stage))
-        finally:
-            store.close()
-        return found.head.ref.seq if found else -1
 
     # Scenes -----------------------------------------------------------------------------------
 
@@ -105,6 +50,20 @@ class Story:
             did = self.save(ids(self.rows("daily", "daily")), "daily")
             said.append(did | {"runs": [drops for drops, _ in self.runs], "seq": self.seq("daily")})
         return {"said": said, "out": self.out("daily")}
+
+    def page(self) -> Any:
+        """What the page shows, typed in."""
+        keyed = [row(number)._replace(key=b"%d" % (number % 3)) for number in range(9)]
+        self.topic("orders.priced", keyed)
+        self.topic("orders.hourly")
+        (code,) = blocks("docs/wrapping.md", "py")
+        known: dict[str, Any] = {"spark": self.spark, "d": self.d, "print": str}
+        exec(code.replace('"orders.', f'"{self.name}.orders.'), known)  # noqa: S102 - our own document
+        with open_client(self.kafka) as client:
+            logs = logs_of(client, f"{self.name}.orders.hourly")
+        found = [one for log in logs.values() for one in log.records if one]
+        out = {(one.key or b"").decode(): (one.value or b"").decode() for one in found}
+        return {"fresh": known["done"]["fresh"], "out": out}
 
     def plans(self) -> Any:
         """Any plan, each over records of which one is repeated in the other partition: it runs twice."""
@@ -381,15 +340,6 @@ class Story:
         return refused(lambda: self.save(rows, "half"))
 
 
-def ids(rows: DataFrame) -> DataFrame:
-    """Say of each record its number."""
-    return texts(values(rows).select("id"))
-
-
-def texts(rows: DataFrame) -> DataFrame:
-    return rows.selectExpr("CAST(id AS STRING) AS value")
-
-
 def itself(rows: DataFrame) -> DataFrame:
     """Join each record with what is said of its digit: the same rows, twice."""
     found = values(rows).selectExpr("id", "id % 10 AS digit")
@@ -399,28 +349,6 @@ def itself(rows: DataFrame) -> DataFrame:
 def again(rows: DataFrame) -> DataFrame:
     """Return rows and the same rows by way of an RDD."""
     return rows.union(rows.sparkSession.createDataFrame(rows.rdd, rows.schema))
-
-
-def some(did: dict[str, int]) -> dict[str, int]:
-    return {name: did[name] for name in ("fresh", "duplicate", "seals")}
-
-
-def watch(runs: list[tuple[int, str]]) -> None:
-    """Note of each run of a plan what it was told, and what Spark made of it."""
-    rows, run_plan = BoundedRun._rows, BoundedRun._run_plan
-    made: list[DataFrame] = []
-
-    def noted(self: BoundedRun) -> DataFrame:
-        made.append(rows(self))
-        return made[-1]
-
-    def ran(self: BoundedRun, token: Token) -> Result:
-        result = run_plan(self, token)
-        plan = made[-1]._jdf.queryExecution().executedPlan().toString()
-        runs.append((sum(one.count for one in token.drops), plan))
-        return result
-
-    BoundedRun._rows, BoundedRun._run_plan = noted, ran
 
 
 def outside(rows: DataFrame) -> str:
@@ -437,21 +365,10 @@ def main(settings: dict[str, Any]) -> None:
     conf = {"spark.log.level": "OFF", "spark.sql.shuffle.partitions": "2"}
     story = Story(spark_session("bounded", conf=conf), settings)
     scenes = (
-        *(
-            "daily",
-            "plans",
-            "joined",
-            "quiet",
-            "ending",
-            "alternating",
-            "late",
-            "failing",
-            "headers",
-        ),
-        *("unread", "gap", "refusals", "unasked"),
+        *("daily", "page", "plans", "joined", "quiet", "ending", "alternating", "late", "failing"),
+        *("headers", "unread", "gap", "refusals", "unasked"),
     )
-    asked = settings.get("scenes") or scenes
-    shown = {scene: getattr(story, scene)() for scene in asked}
+    shown = {scene: getattr(story, scene)() for scene in scenes}
     sys.stdout.write("\n" + json.dumps(shown) + "\n")
     story.spark.stop()
 

@@ -53,6 +53,11 @@ def test_every_run_takes_what_is_new_since_the_last_one_each_record_once(story):
     assert story["daily"]["out"] == list(range(RECORDS + 10))
 
 
+def test_the_page_typed_in(story):
+    """The block of docs/wrapping.md, over nine records of three keys."""
+    assert story["page"] == {"fresh": 9, "out": {"0": "3", "1": "3", "2": "3"}}
+
+
 @pytest.mark.parametrize(
     ("plan", "out"),
     [
