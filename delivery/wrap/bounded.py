@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, DataFrameWriter
 
-__all__ = ["BoundedRun", "BoundedWriter", "wrap_bounded"]
+__all__ = ["BoundedRun", "BoundedWriter", "picked", "wrap_bounded"]
 
 LOG = logging.getLogger(__name__)
 
@@ -183,15 +183,19 @@ def wrap_bounded(
     refuse_connect(writer)
     frame: DataFrame = writer._df  # noqa: SLF001 - its DataFrame is nowhere else
     refuse(frame, topics)
-    wrapped = _stage(known, reads(frame))
+    wrapped = picked(known, reads(frame))
     usual = str(wrapped.spark.conf.get(_DEFAULT_FORMAT))
     _refuse_said(told(writer), wrapped.spec.name, (_FORMAT, usual))
     wrapped.refuse_circle(topics)
     return BoundedWriter(frame, wrapped, topics, code)
 
 
-def _stage(known: Mapping[str, Wrapped], found: Sequence[Stream]) -> Wrapped:
-    """Return the stage whose sources a plan reads; what is not wrapped stands beside it."""
+def picked(known: Mapping[str, Wrapped], found: Sequence[Stream]) -> Wrapped:
+    """Return the stage whose sources a plan reads; what is not wrapped stands beside it.
+
+    Raises:
+        InvalidUsage: it reads none, of two, of one made anew meanwhile, or not all of one.
+    """
     ours = [one for one in found if one.option(STAGE_OPTION) is not None]
     prefixes = sorted({str(one.option(STAGE_OPTION)) for one in ours})
     stages = [wrapped for wrapped in known.values() if wrapped.spec.prefix in prefixes]
