@@ -311,18 +311,22 @@ def _repeated(context: Any, tracker: Any, stages: Iterable[int]) -> str:
             return f"Spark does not know stage {stage} any more"
         if seen.get().currentAttemptId() > 0:
             return f"stage {stage} {_AGAIN}"
-        # What is skipped was there already.
-        if seen.get().numCompletedTasks() and ran.setdefault(_made(context, stage), stage) != stage:
+        written = _written(context, stage)
+        if written and ran.setdefault(written, stage) != stage:
             return f"stage {stage} {_AGAIN}"
     return ""
 
 
-def _made(context: Any, stage: int) -> frozenset[int]:
-    """Return which RDDs a stage made.
+def _written(context: Any, stage: int) -> frozenset[int]:
+    """Return of which RDDs a stage wrote a shuffle; none if it was skipped or wrote nothing.
 
     SUBTLE: where a plan runs in several jobs, as adaptive ones do, what was lost of a shuffle between
     two of them is written by a stage of another number, which is at its first attempt. A job before it
-    may have read of what was there first.
+    may have read of what was there first. What writes no shuffle may run as often as it likes: Spark
+    looks for the first rows of something in a few partitions, and then in more.
     """
-    rdds = context.statusStore().lastStageAttempt(stage).rddIds()
+    data = context.statusStore().lastStageAttempt(stage)
+    if not data.shuffleWriteRecords():
+        return frozenset()
+    rdds = data.rddIds()
     return frozenset(int(rdds.apply(at)) for at in range(rdds.size()))

@@ -21,6 +21,7 @@ from pyspark.sql import functions as f
 
 from delivery.kafka.opening import open_client
 from delivery.spark import spark_session
+from delivery.wrap.plans import forget_shuffles, watched
 from tests.acceptance.kit import until
 from tests.acceptance.reading import logs_of
 from tests.integration.bounded_kit import Stage, ids, some, texts
@@ -331,6 +332,24 @@ class Story(Stage):
             "taken": refused(lambda: sink(rows).mode("append").format("kafka").save()),
         }
 
+    def rewritten(self) -> Any:
+        """A shuffle that is read by two jobs of one run, and one that is lost between them."""
+
+        def asked_twice(meanwhile: Callable[[DataFrame], object]) -> str:
+            frame = self.spark.range(10).repartition(3)
+
+            def ask() -> None:
+                frame._jdf.queryExecution().toRdd().toJavaRDD().glom().count()
+
+            def job() -> None:
+                ask()
+                meanwhile(frame)
+                ask()
+
+            return watched(self.spark, job)[1]
+
+        return [asked_twice(lambda _: None), asked_twice(forget_shuffles)]
+
     def unasked(self) -> Any:
         """Of two topics that are wrapped, a plan reads one."""
         for topic in ("asked", "unasked"):
@@ -366,7 +385,7 @@ def main(settings: dict[str, Any]) -> None:
     story = Story(spark_session("bounded", conf=conf), settings)
     scenes = (
         *("daily", "page", "plans", "joined", "quiet", "ending", "alternating", "late", "failing"),
-        *("headers", "unread", "gap", "refusals", "unasked"),
+        *("headers", "unread", "gap", "rewritten", "refusals", "unasked"),
     )
     shown = {scene: getattr(story, scene)() for scene in scenes}
     sys.stdout.write("\n" + json.dumps(shown) + "\n")

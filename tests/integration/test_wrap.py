@@ -14,7 +14,13 @@ import pytest
 
 from delivery.host.killing import PAUSED, VICTIM_SUFFIX
 from delivery.operate.dying import EXECUTOR, PYTHON_WORKER, below, kill_one
-from delivery.points import ACKNOWLEDGED, MID_EMIT, POINTS, STORED_NOT_SEALED
+from delivery.points import (
+    ACKNOWLEDGED,
+    MID_EMIT,
+    POINTS,
+    SEALED_NOT_EMITTED,
+    STORED_NOT_SEALED,
+)
 from delivery.services.cassandra import Cassandra
 from delivery.services.ephemeral import Services, ephemeral
 from tests.acceptance.kit import ROOT, Worker, until
@@ -180,7 +186,11 @@ def test_other_state_is_exact_although_the_driver_is_killed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("point", "kind"), list(zip(POINTS, cycle(("plain", "windows", "summed")), strict=False))
+    ("point", "kind"),
+    [
+        *zip(POINTS, cycle(("plain", "windows")), strict=False),
+        *((point, "summed") for point in (STORED_NOT_SEALED, SEALED_NOT_EMITTED)),
+    ],
 )
 def test_on_cassandra_as_well(
     point: str, kind: str, make: Callable[..., Job], cassandra: Cassandra

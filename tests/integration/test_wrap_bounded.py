@@ -138,6 +138,11 @@ def test_a_gap_between_the_lane_and_the_dataframe_is_refused(story):
     assert "what lies between would be lost" in story["gap"]
 
 
+def test_a_shuffle_that_is_written_again_between_two_jobs_of_a_run_is_seen(story):
+    kept, lost = story["rewritten"]
+    assert (kept, lost.endswith("ran more than once")) == ("", True)
+
+
 def test_a_topic_that_is_wrapped_and_not_read_is_refused(story):
     assert "would be sealed unread" in story["unasked"]
 
