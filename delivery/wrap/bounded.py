@@ -90,7 +90,7 @@ class BoundedRun(StageLane):
 
     def _rows(self) -> DataFrame:
         rows = anew(selected(self._frame))
-        refuse_kept(rows, self._wrapped.spec.name)
+        refuse_kept(rows, self._wrapped.spec.name, STAGE_OPTION)
         return rows
 
 

@@ -38,16 +38,24 @@ def reads(frame: DataFrame) -> tuple[Stream, ...]:
     return tuple(_batches(frame, frame._jdf.queryExecution().analyzed()))  # noqa: SLF001 - no other way
 
 
-def refuse_kept(frame: DataFrame, stage: str) -> None:
-    """Refuse a plan over rows of Kafka's that were made before it runs.
+def refuse_kept(frame: DataFrame, stage: str, mark: str) -> None:
+    """Refuse a plan over rows that were judged before it runs.
+
+    Args:
+        frame: which Spark has not run.
+        stage: its name.
+        mark: the option that what is judged has. What is not may be cached.
 
     Raises:
         InvalidUsage: some of what it reads is cached, or came by way of an RDD.
     """
     execution = frame._jdf.queryExecution()  # noqa: SLF001 - no other way
-    kept = len(reads(frame)) - sum(1 for _ in _batches(frame, execution.withCachedData()))
-    if kept:
-        raise _kept(stage, "rows of Kafka's that are cached", "say unpersist() first")
+    plans = (execution.analyzed(), execution.withCachedData())
+    whole, left = (
+        sum(one.option(mark) is not None for one in _batches(frame, plan)) for plan in plans
+    )
+    if left < whole:
+        raise _kept(stage, "wrapped rows that are cached", "say unpersist() first")
     for node in nodes(execution.analyzed()):
         if node.getClass().getSimpleName() == "LogicalRDD" and any(
             rdd.getClass().getSimpleName() == "KafkaSourceRDD" for rdd in lineage(node.rdd(), set())

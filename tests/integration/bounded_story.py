@@ -75,7 +75,8 @@ class Story(Stage):
         names = self.spark.createDataFrame(
             [(n, f"n{n}") for n in range(RECORDS)], "id long, n string"
         )
-        right = values(self.reader("right", **cluster).load())
+        # What is not wrapped may be cached.
+        right = values(self.reader("right", **cluster).load()).cache()
         plans: dict[str, Callable[[DataFrame], DataFrame]] = {
             "summed": lambda rows: (
                 values(rows).groupBy(f.expr("id % 10")).agg(f.sum("id").alias("id"))
