@@ -46,6 +46,9 @@ RESIDENT_BYTES_MAX = 384 << 20
 #: of a page, a microsecond, when it is touched again: oftener, and it is half the time of a look-up.
 BYTES_PER_ASKED = 1 << 10
 
+#: Beyond it, of a new run that is larger than this only the pages that somebody asks for are mapped.
+AHEAD_BYTES_MAX = 16 << 20
+
 #: What a look-up leaves of the success that earlier ones had.
 HITS_KEPT = 0.9
 
@@ -72,8 +75,10 @@ class Held:
     def pieces(self) -> Iterator[Ids]:
         """Yield all its ids, some at a time; each piece is to be used before the next is asked for."""
         for first in range(0, self.run.count, PIECE_IDS):
-            yield np.asarray(self.run.ids[first : first + PIECE_IDS], dtype=np.uint64)
-            self.run.release()
+            end = min(first + PIECE_IDS, self.run.count)
+            yield np.asarray(self.run.ids[first:end], dtype=np.uint64)
+            if crowded():
+                self.run.release(first, end)
 
     def counts(self, rows: Places, question: object, counts: Counts) -> Mask:
         """Tell of each row whether its seal counts; found out once for all origins."""
@@ -261,7 +266,7 @@ class Group:
         self._asked += asked
         if self._asked * BYTES_PER_ASKED >= self.mapped:
             self._asked = 0
-            if _everybody.mapped > RESIDENT_BYTES_MAX:
+            if crowded():
                 for held in self.runs:
                     held.run.release()
 
@@ -318,6 +323,18 @@ class _Everybody:
 
 
 _everybody = _Everybody()
+
+
+def mapped_ahead(run: Run) -> Run:
+    """Have the pages of a new run mapped, unless they are many, by the thread that has written it."""
+    if run.nbytes <= AHEAD_BYTES_MAX or not crowded():
+        run.touch()
+    return run
+
+
+def crowded() -> bool:
+    """Tell whether the runs of this process are more than may stay resident."""
+    return _everybody.mapped > RESIDENT_BYTES_MAX
 
 
 def unit_buckets(window_ms: int) -> int:

@@ -105,6 +105,7 @@ def merge_runs(
     runs: Sequence[Run],
     keep: Callable[[Incarnation, int], bool],
     *,
+    resident: bool = False,
     stop: Stop = never,
 ) -> Run:
     """Write the ids of several runs of a lane as one, and open it.
@@ -113,6 +114,7 @@ def merge_runs(
         path: its name; it may be that of one of the runs, which stays readable.
         runs: at least one, all of one lane; of buckets of one origin; the new run covers them and whatever lies between.
         keep: tells whether a seal counts; of one that does not, the ids are dropped.
+        resident: leave the pages of the runs mapped, for others who look ids up in them.
         stop: asked at every piece, some milliseconds apart, however much there is to merge.
 
     Raises:
@@ -138,7 +140,8 @@ def merge_runs(
         stop=stop,
     )
     try:
-        for piece in merged([_blocks(run, age, rows, digests=digests) for run in filled]):
+        sources = [_blocks(run, age, rows, digests=digests, resident=resident) for run in filled]
+        for piece in merged(sources):
             writer.add(piece.ids, piece.origin, piece.digests)
         return writer.finish()
     finally:
@@ -159,7 +162,12 @@ def _covering(buckets: Sequence[Bucket]) -> Bucket:
 
 
 def _blocks(
-    run: Run, age: dict[tuple[Incarnation, int], int], rows: int, *, digests: bool
+    run: Run,
+    age: dict[tuple[Incarnation, int], int],
+    rows: int,
+    *,
+    digests: bool,
+    resident: bool,
 ) -> Iterator[Block]:
     ages = np.array([age.get(origin, -1) for origin in run.origins], dtype=np.int64)
     run.advise(sequential=True)
@@ -171,10 +179,11 @@ def _blocks(
             block = Block(run.ids[here[0] : here[-1] + 1], origin, values)
             yield block if (origin >= 0).all() else block.take(origin >= 0)
             # Read once, and not again soon: a merge of gigabytes must not keep them all resident.
-            if first // RESIDENT_IDS != (first + rows) // RESIDENT_IDS:
+            if not resident and first // RESIDENT_IDS != (first + rows) // RESIDENT_IDS:
                 run.release()
     finally:
-        run.release()
+        if not resident:
+            run.release()
         run.advise(sequential=False)
 
 

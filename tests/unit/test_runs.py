@@ -20,7 +20,6 @@ from dedup.local.stats import Counters
 from dedup.model import Incarnation
 from dedup.runs import Run, Stopped, merge_runs, open_run, write_run
 from dedup.runs import merge as merging
-from dedup.runs import run as files
 from dedup.runs import write as writing
 from dedup.runs.run import HEADER_BYTES
 from dedup.runs.write import UNFINISHED, RunWriter
@@ -312,14 +311,35 @@ def resident(*names: Path) -> int:
     return sum(at.rss for at in psutil.Process().memory_maps() if at.path in wanted)
 
 
-@pytest.mark.parametrize("large", [False, True])
-def test_a_run_is_touched_whole_unless_it_is_large(tmp_path, monkeypatch, large):
+@pytest.mark.parametrize(("large", "crowded"), [(False, True), (True, False), (True, True)])
+def test_a_new_run_is_mapped_ahead_unless_there_is_no_room_for_large_ones(
+    tmp_path, monkeypatch, large, crowded
+):
     run = put(tmp_path / "run", some(200_000))
     run.release()
-    if large:
-        monkeypatch.setattr(files, "TOUCHED_BYTES_MAX", run.nbytes - 1)
+    monkeypatch.setattr(groups, "AHEAD_BYTES_MAX", run.nbytes - large)
+    monkeypatch.setattr(groups, "crowded", lambda: crowded)
+    assert groups.mapped_ahead(run) is run
+    whole = aligned_to_pages(run.nbytes)
+    assert resident(tmp_path / "run") == (0 if large and crowded else whole)
+
+
+@pytest.mark.parametrize("crowded", [False, True])
+def test_whoever_goes_through_a_run_leaves_the_pages_of_others_alone(
+    tmp_path, monkeypatch, crowded
+):
+    """Of a run that may not stay, only what was gone through goes: others look ids up in the rest."""
+    ids = some(50_000)
+    run = put(tmp_path / "run", ids)
+    monkeypatch.setattr(groups, "crowded", lambda: crowded)
+    monkeypatch.setattr(groups, "PIECE_IDS", 1 << 14)
+    whole = aligned_to_pages(run.nbytes)
     run.touch()
-    assert resident(tmp_path / "run") == (0 if large else aligned_to_pages(run.nbytes))
+    seen = [len(piece) for piece in Held(run, tmp_path / "run", 1).pieces()]
+    assert (sum(seen), len(seen)) == (len(ids), 4)
+    left = resident(tmp_path / "run")
+    # Prefixes and origins stand behind the ids.
+    assert (left == whole) if not crowded else (0 < left <= whole - ids.nbytes + mmap.PAGESIZE)
 
 
 def test_what_is_let_go_of_is_not_resident_and_is_found_all_the_same(tmp_path):
@@ -349,6 +369,16 @@ def test_a_merge_does_not_keep_what_it_has_read(tmp_path, monkeypatch):
     merge_runs(tmp_path / "m", runs, every)
     assert 0 < most < sum(run.nbytes for run in runs) / 2
     assert resident(*names) == 0
+
+
+def test_a_merge_leaves_pages_alone_where_others_need_them(tmp_path):
+    names = [tmp_path / str(at) for at in range(2)]
+    runs = [put(name, some(50_000, seed=at)) for at, name in enumerate(names)]
+    for run in runs:
+        run.touch()
+    before = resident(*names)
+    merge_runs(tmp_path / "m", runs, every, resident=True)
+    assert resident(*names) == before > 0
 
 
 @pytest.mark.parametrize(("spare", "kept"), [(0, True), (-1, False)])
