@@ -46,9 +46,6 @@ RESIDENT_BYTES_MAX = 384 << 20
 #: of a page, a microsecond, when it is touched again: oftener, and it is half the time of a look-up.
 BYTES_PER_ASKED = 1 << 10
 
-#: Beyond it, of a new run that is larger than this only the pages that somebody asks for are mapped.
-AHEAD_BYTES_MAX = 16 << 20
-
 #: What a look-up leaves of the success that earlier ones had.
 HITS_KEPT = 0.9
 
@@ -323,13 +320,6 @@ class _Everybody:
 
 
 _everybody = _Everybody()
-
-
-def mapped_ahead(run: Run) -> Run:
-    """Have the pages of a new run mapped, unless they are many, by the thread that has written it."""
-    if run.nbytes <= AHEAD_BYTES_MAX or not crowded():
-        run.touch()
-    return run
 
 
 def crowded() -> bool:

@@ -22,7 +22,7 @@ from pathlib import Path
 from threading import Event
 from typing import Generic, TypeVar
 
-from dedup.local.group import Group, Held, crowded, mapped_ahead
+from dedup.local.group import Group, Held
 from dedup.local.limits import Limits
 from dedup.local.shared import SharedFilter
 from dedup.model import Incarnation
@@ -88,12 +88,11 @@ def merging(group: Group, inputs: tuple[Held, ...], path: Path) -> Work:
 
     def work(stop: Callable[[], bool]) -> Outcome | None:
         try:
-            runs = [held.run for held in inputs]
-            run = merge_runs(path, runs, _every, resident=not crowded(), stop=stop)
+            run = merge_runs(path, [held.run for held in inputs], _every, stop=stop)
         except Stopped:
             return None
-        output = Held(mapped_ahead(run), path, max(held.seq for held in inputs))
-        return Merged(group, inputs, output)
+        run.touch()
+        return Merged(group, inputs, Held(run, path, max(held.seq for held in inputs)))
 
     return work
 

@@ -24,7 +24,7 @@ from dedup.errors import Unavailable
 from dedup.formats.segment import Bucket
 from dedup.local import steps
 from dedup.local.contents import Contents
-from dedup.local.group import Held, mapped_ahead
+from dedup.local.group import Held
 from dedup.local.home import At
 from dedup.local.overlay import Chunk, merged
 from dedup.local.upkeep import Background
@@ -162,9 +162,10 @@ class Writer:
             origin_of=one.origin_of,
             digests=one.digests,
         )
+        run.touch()
         if self._hidden:
             piece.path.unlink()
-        return Held(mapped_ahead(run), piece.path, max(seq for _, seq in one.origins))
+        return Held(run, piece.path, max(seq for _, seq in one.origins))
 
 
 def _deleted(aside: Aside) -> None:

@@ -23,7 +23,7 @@ from dedup.arrays import Ids
 from dedup.errors import InvalidUsage
 from dedup.formats.segment import Bucket
 from dedup.model import Incarnation
-from dedup.runs.run import Run
+from dedup.runs.run import TOUCHED_BYTES_MAX, Run
 from dedup.runs.write import RunWriter, Stop, never
 
 #: Ids in memory at once while runs are merged: 1 MiB of them, and about five times that with what
@@ -105,7 +105,6 @@ def merge_runs(
     runs: Sequence[Run],
     keep: Callable[[Incarnation, int], bool],
     *,
-    resident: bool = False,
     stop: Stop = never,
 ) -> Run:
     """Write the ids of several runs of a lane as one, and open it.
@@ -114,7 +113,6 @@ def merge_runs(
         path: its name; it may be that of one of the runs, which stays readable.
         runs: at least one, all of one lane; of buckets of one origin; the new run covers them and whatever lies between.
         keep: tells whether a seal counts; of one that does not, the ids are dropped.
-        resident: leave the pages of the runs mapped, for others who look ids up in them.
         stop: asked at every piece, some milliseconds apart, however much there is to merge.
 
     Raises:
@@ -140,7 +138,8 @@ def merge_runs(
         stop=stop,
     )
     try:
-        sources = [_blocks(run, age, rows, digests=digests, resident=resident) for run in filled]
+        few = sum(run.nbytes for run in filled) <= TOUCHED_BYTES_MAX
+        sources = [_blocks(run, age, rows, digests=digests, few=few) for run in filled]
         for piece in merged(sources):
             writer.add(piece.ids, piece.origin, piece.digests)
         return writer.finish()
@@ -167,7 +166,7 @@ def _blocks(
     rows: int,
     *,
     digests: bool,
-    resident: bool,
+    few: bool,
 ) -> Iterator[Block]:
     ages = np.array([age.get(origin, -1) for origin in run.origins], dtype=np.int64)
     run.advise(sequential=True)
@@ -178,11 +177,12 @@ def _blocks(
             values = run.digest(here) if digests else None
             block = Block(run.ids[here[0] : here[-1] + 1], origin, values)
             yield block if (origin >= 0).all() else block.take(origin >= 0)
-            # Read once, and not again soon: a merge of gigabytes must not keep them all resident.
-            if not resident and first // RESIDENT_IDS != (first + rows) // RESIDENT_IDS:
+            # Read once, and not again soon: a merge of gigabytes must not keep them all resident. But
+            # others look ids up here meanwhile, and would have every page mapped anew.
+            if not few and first // RESIDENT_IDS != (first + rows) // RESIDENT_IDS:
                 run.release()
     finally:
-        if not resident:
+        if not few:
             run.release()
         run.advise(sequential=False)
 

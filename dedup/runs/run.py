@@ -37,6 +37,8 @@ ROWS_SHORT_MAX = (1 << 32) - 1
 #: An entry of the prefix table for 4 to 8 ids: up to a byte an id, and a look-up reads one or two
 #: neighbouring cache lines.
 IDS_PER_PREFIX = 4
+#: Of a larger run only the pages that somebody asks for are mapped.
+TOUCHED_BYTES_MAX = 16 << 20
 #: Sections begin at multiples of this, so that every array is aligned.
 ALIGNED = 8
 _HASH_BITS = 64
@@ -207,8 +209,9 @@ class Run:
         self._memory.madvise(mmap.MADV_SEQUENTIAL if sequential else mmap.MADV_RANDOM)
 
     def touch(self) -> None:
-        """Have its pages mapped: for whoever has time; who asks first pays else."""
-        np.frombuffer(self._memory, dtype=np.uint8)[:: mmap.PAGESIZE].max()
+        """Have its pages mapped, unless they are many: for whoever has time; who asks first pays else."""
+        if self.nbytes <= TOUCHED_BYTES_MAX:
+            np.frombuffer(self._memory, dtype=np.uint8)[:: mmap.PAGESIZE].max()
 
     def release(self, first: int = 0, end: int | None = None) -> None:
         """Let go of the pages that were touched; what is needed again comes from the system's cache.

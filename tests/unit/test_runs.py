@@ -20,6 +20,7 @@ from dedup.local.stats import Counters
 from dedup.model import Incarnation
 from dedup.runs import Run, Stopped, merge_runs, open_run, write_run
 from dedup.runs import merge as merging
+from dedup.runs import run as files
 from dedup.runs import write as writing
 from dedup.runs.run import HEADER_BYTES
 from dedup.runs.write import UNFINISHED, RunWriter
@@ -311,17 +312,14 @@ def resident(*names: Path) -> int:
     return sum(at.rss for at in psutil.Process().memory_maps() if at.path in wanted)
 
 
-@pytest.mark.parametrize(("large", "crowded"), [(False, True), (True, False), (True, True)])
-def test_a_new_run_is_mapped_ahead_unless_there_is_no_room_for_large_ones(
-    tmp_path, monkeypatch, large, crowded
-):
+@pytest.mark.parametrize("large", [False, True])
+def test_a_run_is_touched_whole_unless_it_is_large(tmp_path, monkeypatch, large):
     run = put(tmp_path / "run", some(200_000))
     run.release()
-    monkeypatch.setattr(groups, "AHEAD_BYTES_MAX", run.nbytes - large)
-    monkeypatch.setattr(groups, "crowded", lambda: crowded)
-    assert groups.mapped_ahead(run) is run
-    whole = aligned_to_pages(run.nbytes)
-    assert resident(tmp_path / "run") == (0 if large and crowded else whole)
+    if large:
+        monkeypatch.setattr(files, "TOUCHED_BYTES_MAX", run.nbytes - 1)
+    run.touch()
+    assert resident(tmp_path / "run") == (0 if large else aligned_to_pages(run.nbytes))
 
 
 @pytest.mark.parametrize("crowded", [False, True])
@@ -371,13 +369,14 @@ def test_a_merge_does_not_keep_what_it_has_read(tmp_path, monkeypatch):
     assert resident(*names) == 0
 
 
-def test_a_merge_leaves_pages_alone_where_others_need_them(tmp_path):
+def test_a_small_merge_leaves_pages_alone(tmp_path):
+    """Others look ids up there meanwhile."""
     names = [tmp_path / str(at) for at in range(2)]
     runs = [put(name, some(50_000, seed=at)) for at, name in enumerate(names)]
     for run in runs:
         run.touch()
     before = resident(*names)
-    merge_runs(tmp_path / "m", runs, every, resident=True)
+    merge_runs(tmp_path / "m", runs, every)
     assert resident(*names) == before > 0
 
 
