@@ -1,6 +1,6 @@
-"""Where the copies of an output lie in Kafka, and which later records were dropped as repeats of one.
+"""Where the copies of an output lie in Kafka.
 
-What it is: `copies`, and `repeats`.
+What it is: `copies`, and `last_of_ours`, by which they are told.
 What it must not know: how a story is told.
 
 Invariants:
@@ -13,17 +13,13 @@ Invariants:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from dedup import arrays
-from dedup.catalog.catalog import Catalog
-from dedup.catalog.store import Blob
-from dedup.formats.dropped import Run, Verdict, decode_dropped
-from dedup.model import Frontier, Head, LaneRow, RecordId, Seal, Source
+from dedup.model import Frontier, LaneRow, RecordId, Seal, Source
 from delivery.batch import Batch
 from delivery.header import NAME, decode_headers
 from delivery.kafka.port import Topic
@@ -32,12 +28,9 @@ from delivery.records import Record
 
 __all__ = [
     "NEAR_OFFSETS",
-    "REPEATS_OFFSETS_MAX",
     "Made",
-    "Repeat",
     "copies",
     "last_of_ours",
-    "repeats",
 ]
 
 #: How far before minted-at an output may seem to have been emitted; the second is for clocks that
@@ -49,25 +42,6 @@ NEAR_OFFSETS = 20_000
 #: And in front of the first copy as many bundles of a seal's size: those that were minted before it
 #: and sent after that, and those of the margin.
 BUNDLES_BEFORE = 2
-#: Offsets behind a record in which its repeats are looked for.
-REPEATS_OFFSETS_MAX = 20_000
-#: Seals behind a record's own in which they are.
-REPEATS_SEALS_MAX = 1_000
-#: Records that nobody asked for are read up to so many, rather than beginning to read anew.
-GAP_OFFSETS = 1_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repeat:
-    """A record that was dropped as a repeat of another one, and by which seal."""
-
-    partition: int
-    offset: int
-    seq: int
-    sealed_ms: int
-
-
-# Copies -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,89 +159,3 @@ def last_of_ours(headers: Iterable[tuple[str, bytes]] | None) -> bytes | None:
         if name == NAME:
             found = value
     return found
-
-
-# Repeats ------------------------------------------------------------------------------------------
-
-
-def repeats(
-    catalog: Catalog,
-    cluster: Cluster,
-    place: tuple[Topic, Source, int],
-    *,
-    lane: str,
-    head: Head,
-    seal: Seal,
-    same: Callable[[Record], bool],
-) -> tuple[tuple[Repeat, ...], int]:
-    """Return the records that a lane dropped as duplicates of one, and up to where they were sought.
-
-    Args:
-        catalog: its seals say what they dropped.
-        cluster: where the records are.
-        place: of the record.
-        lane: who read it.
-        head: its head.
-        seal: by which it took effect.
-        same: tells whether a record has its id.
-    """
-    topic, source, offset = place
-    bounds = cluster.bounds(topic)
-    first, high = max(offset + 1, bounds.low.at(source) or 0), bounds.high.at(source) or 0
-    last = min(first + REPEATS_OFFSETS_MAX, head.frontier.at(source) or 0, high)
-    to_seq = min(head.ref.seq, seal.ref.seq + REPEATS_SEALS_MAX)
-    dropped: dict[int, Seal] = {}
-    upto = first
-    for incarnation, begin, end in head.runs(seal.ref.seq, to_seq):
-        for later in catalog.seals(lane, incarnation, begin, end):
-            if (later.start.at(source) or 0) >= last:
-                break
-            for run in _duplicates(catalog, lane, later, source):
-                span = range(max(first, run.offset), min(last, run.offset + run.count))
-                dropped |= dict.fromkeys(span, later)
-            upto = later.end.at(source) or upto
-    if to_seq < head.ref.seq:
-        last = min(last, upto)
-    return tuple(_dropped(cluster, topic, source, dropped, same=same)), last
-
-
-def _duplicates(catalog: Catalog, lane: str, seal: Seal, source: Source) -> list[Run]:
-    if not seal.counts.duplicate:
-        return []
-    chunks = catalog.get(Blob.DROPPED, lane, seal) or []
-    return [
-        run
-        for chunk in chunks
-        for run in decode_dropped(chunk, f"dropped offsets of {lane} seq {seal.ref.seq}")
-        if run.verdict is Verdict.DUPLICATE and run.source == source
-    ]
-
-
-def _dropped(
-    cluster: Cluster,
-    topic: Topic,
-    source: Source,
-    dropped: Mapping[int, Seal],
-    *,
-    same: Callable[[Record], bool],
-) -> Iterator[Repeat]:
-    """Yield those of some records that are the same, each with the seal that dropped it."""
-    for span in _spans(sorted(dropped)):
-        low, high = (Frontier.of([(source, at)]) for at in span)
-        for batch in cluster.read(topic, low, high):
-            rows = [at for at, offset in enumerate(batch.offsets.tolist()) if offset in dropped]
-            for record in batch.records(rows):
-                if same(record):
-                    yield Repeat(
-                        partition=source.partition,
-                        offset=record.offset,
-                        seq=dropped[record.offset].ref.seq,
-                        sealed_ms=dropped[record.offset].minted_at_ms,
-                    )
-
-
-def _spans(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield ranges that have all of some offsets in them; what lies near is read in one go."""
-    cuts = [at for at in range(1, len(offsets)) if offsets[at] - offsets[at - 1] > GAP_OFFSETS]
-    for first, last in pairwise([0, *cuts, len(offsets)] if offsets else ()):
-        yield offsets[first], offsets[last - 1] + 1
