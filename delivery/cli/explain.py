@@ -265,6 +265,8 @@ def _reading(one: Reading, kept: Kept | None) -> list[str]:
 
 def _repeat(one: Repeat) -> list[str]:
     at = f"partition {one.partition} offset {one.offset}"
+    if one.parent is not None:
+        at += f" (re-keyed from partition {one.parent[0]} offset {one.parent[1]})"
     return [f"  repeated by {at}, dropped by seq {one.seq}, {when(one.sealed_ms)}"]
 
 

@@ -1,6 +1,6 @@
 """Where the copies of an output lie in Kafka.
 
-What it is: `copies`, and `last_of_ours`, by which they are told.
+What it is: `copies`, `first_copy`, and `last_of_ours`, by which they are told.
 What it must not know: how a story is told.
 
 Invariants:
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -30,6 +31,7 @@ __all__ = [
     "NEAR_OFFSETS",
     "Made",
     "copies",
+    "first_copy",
     "last_of_ours",
 ]
 
@@ -97,27 +99,55 @@ def copies(
     if not made.seal.outputs.rows or wanted == {}:
         return []
     partitions = list(_partitions(cluster, row, wanted))
-    near = NEAR_OFFSETS + BUNDLES_BEFORE * made.seal.outputs.rows
     if not whole:
-        for margin_ms in MARGINS_MS:
-            found: list[tuple[Topic, Record]] = []
-            for topic, source, low, high in partitions:
-                at_ms = max(0, made.seal.minted_at_ms - margin_ms)
-                start = max(low, cluster.at_time(topic, source, at_ms))
-                span = start, min(high, start + near)
-                found += _between(cluster, topic, source, span, made)
+        for spans in _near(cluster, partitions, made):
+            found = [one for span in spans for one in _between(cluster, span, made)]
             if _all_there(found, wanted):
                 return found
-    return [
-        one
-        for topic, source, low, high in partitions
-        for one in _between(cluster, topic, source, (low, high), made)
-    ]
+    return [one for span in partitions for one in _between(cluster, span, made)]
+
+
+def first_copy(
+    cluster: Cluster,
+    row: LaneRow,
+    made: Made,
+    wanted: Mapping[tuple[str, int], int] | None = None,
+) -> tuple[Topic, Record] | None:
+    """Return a copy of what a seal made as soon as one is found; None: there is none.
+
+    Args:
+        cluster: where it is.
+        row: of the lane that made it.
+        made: what.
+        wanted: how many outputs went to each topic and partition; None: nobody knows.
+    """
+    partitions = list(_partitions(cluster, row, wanted))
+    for spans in (*_near(cluster, partitions, made), partitions):
+        for span in spans:
+            for one in _between(cluster, span, made):
+                return one
+    return None
+
+
+#: A topic, one of its partitions, and offsets in that, the last one not included.
+_Span: TypeAlias = tuple[Topic, Source, int, int]
+
+
+def _near(cluster: Cluster, partitions: Sequence[_Span], made: Made) -> Iterator[list[_Span]]:
+    """Yield what of the partitions is read before they are read whole, once for each margin."""
+    near = NEAR_OFFSETS + BUNDLES_BEFORE * made.seal.outputs.rows
+    for margin_ms in MARGINS_MS:
+        at_ms = max(0, made.seal.minted_at_ms - margin_ms)
+        spans = []
+        for topic, source, low, high in partitions:
+            start = max(low, cluster.at_time(topic, source, at_ms))
+            spans.append((topic, source, start, min(high, start + near)))
+        yield spans
 
 
 def _partitions(
     cluster: Cluster, row: LaneRow, wanted: Mapping[tuple[str, int], int] | None
-) -> Iterator[tuple[Topic, Source, int, int]]:
+) -> Iterator[_Span]:
     """Yield the partitions that outputs may be in, and what their logs hold."""
     for identity in dict.fromkeys(row.head.writes):
         topic = cluster.topics().get(identity)
@@ -129,12 +159,11 @@ def _partitions(
                 yield topic, source, low, bounds.high.at(source) or low
 
 
-def _between(
-    cluster: Cluster, topic: Topic, source: Source, span: tuple[int, int], made: Made
-) -> Iterator[tuple[Topic, Record]]:
-    if span[0] >= span[1]:
+def _between(cluster: Cluster, span: _Span, made: Made) -> Iterator[tuple[Topic, Record]]:
+    topic, source, start, end = span
+    if start >= end:
         return
-    low, high = (Frontier.of([(source, at)]) for at in span)
+    low, high = (Frontier.of([(source, at)]) for at in (start, end))
     for batch in cluster.read(topic, low, high):
         for record in batch.records(made.rows(batch)):
             yield topic, record
