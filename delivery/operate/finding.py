@@ -111,8 +111,9 @@ def _stored(
     mine = np.flatnonzero((columns.ids == arrays.pack(made.ids)).all(axis=1))
     for at in mine[:1].tolist():
         (one,) = rows.cut(at, at + 1)
-        topic = cluster.topics().get(row.head.writes[one.edge])
-        return {(topic.name, one.partition): 1} if topic is not None else None
+        for identity in row.head.writes[one.edge : one.edge + 1]:
+            topic = cluster.topics().get(identity)
+            return {(topic.name, one.partition): 1} if topic is not None else None
     return None
 
 
