@@ -24,7 +24,7 @@ from dedup import backup
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.memory import MemoryStore
 from dedup.catalog.store import Store
-from dedup.errors import InvalidUsage
+from dedup.errors import InvalidUsage, Unavailable
 
 _SCHEMES = ("memory", "sqlite", "cassandra")
 #: What SQLite may keep beside a file, and what is made of a file's name while it is restored.
@@ -108,6 +108,13 @@ def restoring(url: str) -> Iterator[Catalog]:
                 "restore a catalog",
                 url,
                 f"{path} was made meanwhile, and is as it was; nothing was restored: name another one",
+            ) from error
+        except OSError as error:
+            raise Unavailable(
+                "restore a catalog",
+                url,
+                f"{path} cannot get its name ({error.strerror}), and nothing is there: its file system "
+                "may have no hard links; name a path on another one",
             ) from error
         sync_directory(path.parent)
     finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import resource
 import signal
 import subprocess
@@ -186,6 +188,18 @@ def test_a_restore_that_is_killed_leaves_no_catalog(backup: Path, tmp_path: Path
     assert left.name.startswith(f"new.db{RESTORING}")
     assert document("catalog", "restore", str(backup), f"sqlite:{target}", "--yes")["done"]
     assert document("catalog", "verify", f"sqlite:{target}")["whole"]
+
+
+def test_a_file_system_without_links_is_told_of(
+    backup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr("dedup.catalog.open.os.link", refuse)
+    with pytest.raises(Unavailable, match="no hard links"):
+        keeping.restore(backup, f"sqlite:{tmp_path / 'new.db'}", perform=True)
+    assert list(tmp_path.glob("new.db*")) == []
 
 
 def test_a_catalog_that_was_made_meanwhile_is_left_alone(backup: Path, tmp_path: Path) -> None:
