@@ -31,12 +31,13 @@ from bench.job import ID
 from dedup.ids import named
 from dedup.model import RecordId
 from delivery.kafka.opening import open_client
-from delivery.operate.explaining import Story, explain
+from delivery.operate.explaining import explain
 from delivery.operate.finding import places_of_id
 from delivery.operate.lanes import inspect
 from delivery.operate.logs import Cluster
 from delivery.operate.lookup import id_of_hex, look_up_id, look_up_offset
 from delivery.operate.opening import chosen, opened
+from delivery.operate.story import Story
 from delivery.services.ephemeral import ephemeral
 
 #: Records published; nearly as many come out, so that a story may lie among twice as many.
