@@ -1,7 +1,8 @@
 """Benchmarks of an operator's questions to a catalog of a million records.
 
 What it is: one stage run to its end on a real broker and SQLite, then asked: how it stands, where a
-name was decided, what became of a record.
+name was decided, what became of a record, by a call of what a verb is made of and by the command as a
+whole, the start of Python included.
 What it must not know: how any answer is found.
 
 Invariants:
@@ -12,39 +13,55 @@ Invariants:
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 from bench.audit import PARTITIONS, SOURCE, furnish
 from bench.harness import Benchmark, Contestant, Goal, Lab, Turn
 from bench.job import ID
 from dedup.ids import named
+from dedup.model import RecordId
 from delivery.kafka.opening import open_client
-from delivery.operate.explaining import Story, explain
+from delivery.operate.explaining import explain
 from delivery.operate.finding import places_of_id
 from delivery.operate.lanes import inspect
 from delivery.operate.logs import Cluster
-from delivery.operate.lookup import look_up_id, look_up_offset
+from delivery.operate.lookup import id_of_hex, look_up_id, look_up_offset
 from delivery.operate.opening import chosen, opened
+from delivery.operate.story import Story
 from delivery.services.ephemeral import ephemeral
 
 #: Records published; nearly as many come out, so that a story may lie among twice as many.
 RECORDS, RECORDS_QUICK = 1_000_000, 20_000
 #: Questions of a kind in a turn.
 ASKED = 5
-INSPECT, LOOKUP, OFFSET, EXPLAIN, BY_NAME = (
+INSPECT, LOOKUP, OFFSET, EXPLAIN, BY_NAME, OUTPUT, BY_ID = (
     "inspect",
     "lookup of a name",
     "lookup of an offset",
     "explain an offset",
     "explain a name",
+    "explain an output's offset",
+    "explain an output's id",
 )
+#: The same as whole commands; a publisher's name is what `--key` takes.
+COMMANDS = (INSPECT, LOOKUP, EXPLAIN, BY_NAME, OUTPUT, BY_ID)
 SECONDS_MAX = 1.0
 
 _Place = tuple[str, int, int]
+
+
+def _command(question: str) -> str:
+    return f"`delivery`: {question}"
 
 
 @contextmanager
@@ -66,6 +83,7 @@ def _asked(lab: Lab) -> Iterator[Sequence[Contestant]]:
             partition = chance.randrange(PARTITIONS)
             places.append((SOURCE, partition, chance.randrange(ends[partition])))
         names = [_name(cluster, place) for place in places]
+        outputs = _outputs(url, cluster, places)
         ask = partial(_turn, url, bootstrap)
         yield [
             Contestant(name=INSPECT, turn=partial(ask, [_inspect] * ASKED)),
@@ -73,7 +91,62 @@ def _asked(lab: Lab) -> Iterator[Sequence[Contestant]]:
             Contestant(name=OFFSET, turn=partial(ask, [partial(_offset, at) for at in places])),
             Contestant(name=EXPLAIN, turn=partial(ask, [partial(_explain, at) for at in places])),
             Contestant(name=BY_NAME, turn=partial(ask, [partial(_named, name) for name in names])),
+            Contestant(name=OUTPUT, turn=partial(ask, [partial(_output, at) for _, at in outputs])),
+            Contestant(name=BY_ID, turn=partial(ask, [partial(_by_id, one) for one, _ in outputs])),
+            *_commands(ask, places, names, outputs),
         ]
+
+
+def _commands(
+    ask: Callable[[Sequence[Callable[[str, str], None]]], Turn],
+    places: Sequence[_Place],
+    names: Sequence[bytes],
+    outputs: Sequence[tuple[RecordId, _Place]],
+) -> Iterator[Contestant]:
+    """Yield the questions as somebody types them."""
+    lines: dict[str, list[list[str]]] = {
+        INSPECT: [["catalog", "inspect"]] * ASKED,
+        LOOKUP: [["catalog", "lookup", "--name", name.decode()] for name in names],
+        EXPLAIN: [["explain", "--offset", _words(at)] for at in places],
+        BY_NAME: [["explain", "--key", name.decode()] for name in names],
+        OUTPUT: [["explain", "--offset", _words(at)] for _, at in outputs],
+        BY_ID: [["explain", "--id", one.hex()] for one, _ in outputs],
+    }
+    for question in COMMANDS:
+        asked = [partial(_typed, line) for line in lines[question]]
+        yield Contestant(name=_command(question), turn=partial(ask, asked))
+
+
+def _words(place: _Place) -> str:
+    return "/".join(map(str, place))
+
+
+def _typed(line: Sequence[str], url: str, bootstrap: str) -> None:
+    """Run a command in a process of its own, and hold what it prints to the question."""
+    kafka = ["--kafka", bootstrap] if line[0] == "explain" else []
+    command = [sys.executable, "-m", "delivery.cli", *line, url, *kafka, "--json"]
+    # As it is installed: what was compiled once is not compiled again.
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    environment["PYTHONPYCACHEPREFIX"] = f"{url.removeprefix('sqlite:')}.pycache"
+    said = subprocess.run(command, check=True, capture_output=True, env=environment).stdout
+    found: dict[str, Any] = json.loads(said)
+    key = {"inspect": "lanes", "lookup": "decisions"}.get(line[1], "topic")
+    assert found[key], found
+
+
+def _outputs(url: str, cluster: Cluster, places: Sequence[_Place]) -> list[tuple[RecordId, _Place]]:
+    """Return ids and places of what was made of some records, or of others near those."""
+    found: list[tuple[RecordId, _Place]] = []
+    with opened(url) as catalog:
+        for topic, partition, offset in places:
+            for near in range(offset, -1, -1):
+                (reading,) = explain(catalog, cluster, topic, partition, near).readings
+                if reading.outputs:
+                    (output,) = reading.outputs
+                    at = (output.topic, output.partition, output.copies[0].offset)
+                    found.append((id_of_hex(output.id), at))
+                    break
+    return found
 
 
 def _name(cluster: Cluster, place: _Place) -> bytes:
@@ -89,7 +162,8 @@ def _turn(url: str, bootstrap: str, questions: Sequence[Callable[[str, str], Non
         began = time.perf_counter()
         question(url, bootstrap)
         seconds.append(time.perf_counter() - began)
-    return Turn(seconds=tuple(seconds), facts={"slowest, s": max(seconds)})
+    facts = {"slowest, s": max(seconds), "median, s": statistics.median(seconds)}
+    return Turn(seconds=tuple(seconds), facts=facts)
 
 
 def _inspect(url: str, _: str) -> None:
@@ -122,6 +196,23 @@ def _named(name: bytes, url: str, bootstrap: str) -> None:
         _held(explain(catalog, cluster, *place))
 
 
+def _output(place: _Place, url: str, bootstrap: str) -> None:
+    with opened(url) as catalog, open_client(bootstrap, {}, "confluent") as client:
+        _made(explain(catalog, Cluster(client), *place))
+
+
+def _by_id(record_id: RecordId, url: str, bootstrap: str) -> None:
+    with opened(url) as catalog, open_client(bootstrap, {}, "confluent") as client:
+        cluster = Cluster(client)
+        (place,) = places_of_id(catalog, cluster, record_id)
+        _made(explain(catalog, cluster, *place))
+
+
+def _made(story: Story) -> None:
+    assert story.origin is not None, story
+    assert story.origin.standing == "sealed", story
+
+
 def _held(story: Story) -> None:
     (reading,) = story.readings
     if reading.fate == "fresh":
@@ -140,15 +231,27 @@ BENCHMARKS = (
         staged=_asked,
         baseline=INSPECT,
         rounds=(3, 1),
-        goals=tuple(
-            Goal(
-                says=f"the slowest {question} of a million records",
-                contestant=question,
-                measure="slowest, s",
-                unit="s",
-                at_most=SECONDS_MAX,
-            )
-            for question in (INSPECT, LOOKUP, EXPLAIN, BY_NAME)
+        goals=(
+            *(
+                Goal(
+                    says=f"the slowest {question} of a million records",
+                    contestant=question,
+                    measure="slowest, s",
+                    unit="s",
+                    at_most=SECONDS_MAX,
+                )
+                for question in (INSPECT, LOOKUP, EXPLAIN, BY_NAME, OUTPUT, BY_ID)
+            ),
+            *(
+                Goal(
+                    says=f"the whole command, {question}, of a million records",
+                    contestant=_command(question),
+                    measure="median, s",
+                    unit="s",
+                    at_most=SECONDS_MAX,
+                )
+                for question in COMMANDS
+            ),
         ),
     ),
 )

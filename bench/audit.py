@@ -30,6 +30,7 @@ from delivery.operate.gathering import Gathering
 from delivery.operate.logs import Cluster
 from delivery.operate.opening import chosen, opened
 from delivery.operate.proving import Proved, no_cycles
+from delivery.operate.reporting import silent
 from delivery.operate.stand import Stand
 from delivery.services.ephemeral import ephemeral
 
@@ -131,7 +132,7 @@ def _read(client: Client) -> Turn:
 def _closer(client: Client, url: str) -> Turn:
     began = time.perf_counter()
     with opened(url) as catalog:
-        gathering = Gathering(Stand(catalog, Cluster(client)), TERMS, lambda _: None)
+        gathering = Gathering(Stand(catalog, Cluster(client)), TERMS, silent)
         assert gathering.findings(chosen(catalog)) == [], "nothing is damaged"
     return Turn(seconds=(time.perf_counter() - began,), amount=sum(gathering.records.values()))
 

@@ -1,7 +1,8 @@
-"""`python -m bench.dedup_start DIRECTORY BATCHES`: one verdict, and how long it took from the beginning.
+"""`python -m bench.dedup_start DIRECTORY BATCHES [forked]`: one verdict, and how long it took.
 
 What it is: the process that `dedup-start` measures, and with "endless" batches behind the verdict the
-one that it kills.
+one that it kills. With "forked" it is one that another has forked, with everything loaded, as
+`delivery.daemon` forks Spark's workers.
 What it must not know: how the directory was filled, what other benchmarks are made of: everything
 that is imported here is in the figures.
 
@@ -12,7 +13,9 @@ Invariants:
 
 from __future__ import annotations
 
+import gc
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -23,11 +26,17 @@ from dedup.local import Home, LaneIndex
 
 #: It says that it works after so many batches.
 WORKED = 2
-ENDLESS = "endless"
+ENDLESS, FORKED = "endless", "forked"
 
 
-def main(directory: Path, batches: float) -> None:
-    """Say how long the first verdict took; go on for some batches, and look at memory meanwhile."""
+def main(directory: Path, batches: float, began: float | None = None) -> None:
+    """Say how long the first verdict took; go on for some batches, and look at memory meanwhile.
+
+    Args:
+        directory: what others left.
+        batches: how many.
+        began: when this process was forked; None: it began with Python's own start.
+    """
     loaded, clock = time.perf_counter(), time.time()
     before = _anonymous()
     lane = GeneratedLane(f"sqlite:{directory / 'catalog.db'}", BATCH_IDS, BUCKET_SEALS)
@@ -54,7 +63,7 @@ def main(directory: Path, batches: float) -> None:
     lane.close()
     import psutil  # noqa: PLC0415 - it would be in the figures
 
-    began = psutil.Process().create_time()
+    began = began or psutil.Process().create_time()
     facts = {
         "import ms": (clock - began) * 1000,
         "index ms": (ended - loaded) * 1000,
@@ -73,5 +82,19 @@ def _anonymous() -> int:
     return int(line.split()[1]) * 1024
 
 
+def fork(directory: Path, batches: float) -> int:
+    """Do the same in a process of its own that has nothing to load; return how it ended."""
+    gc.freeze()  # as the daemon does: no fork has to copy what is loaded
+    began = time.time()
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    main(directory, batches, began)
+    return 0
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), float("inf" if sys.argv[2] == ENDLESS else sys.argv[2]))
+    place, many = Path(sys.argv[1]), float("inf" if sys.argv[2] == ENDLESS else sys.argv[2])
+    if sys.argv[3:] == [FORKED]:
+        sys.exit(fork(place, many))
+    main(place, many)

@@ -11,8 +11,8 @@ Invariants:
     lane is read again.
     Nothing is written before the whole stream was checked, down to its last frame.
     Every restored lane has a new incarnation: whoever wrote to the catalog before is fenced.
-    A restore is marked as begun BEFORE its first lane and as ended AFTER its last one. In between
-    nobody opens the catalog but the same restore: lanes not written yet would begin anew.
+    A restore is one transaction where a store has such. It is marked as begun BEFORE its first lane and
+    as ended AFTER its last one; in between nobody opens the catalog but the same restore.
 """
 
 from __future__ import annotations
@@ -166,26 +166,26 @@ def restore(
     digest = xxhash.xxh3_128()
     checked = _checked(_digested(frames, digest))
     refuse_lanes(catalog, digest.hexdigest())
-    if any(kind is Frame.LANE for kind, _, _ in checked):
-        _mark(catalog, BEGUN, digest.hexdigest())
-    lanes = []
-    for at, (kind, lane, found) in enumerate(checked):
-        tell(at, len(checked))
-        if kind is Frame.LANE:
-            if catalog.load(lane) is None:
-                catalog.recreate(lane, renewed(found, fresh))
-            lanes.append(lane)
-        elif kind is Frame.ENTRY:
-            entry, ref = found
-            catalog.store.import_entries(lane, ref.incarnation, [(ref.seq, entry)])
-        elif kind is Frame.CHUNKS:
-            catalog.store.put(*found)
-        elif kind is Frame.LIST:
-            catalog.store.replace_list(lane, None, 1, encode_segment_list(found))
-    # What wins later is no append of this store object, so nothing else would write what it holds.
-    catalog.store.flush()
-    if lanes:
-        _mark(catalog, ENDED, digest.hexdigest())
+    lanes = [lane for kind, lane, _ in checked if kind is Frame.LANE]
+    with catalog.store.group():
+        if lanes:
+            _mark(catalog, BEGUN, digest.hexdigest())
+        for at, (kind, lane, found) in enumerate(checked):
+            tell(at, len(checked))
+            if kind is Frame.LANE:
+                if catalog.load(lane) is None:
+                    catalog.recreate(lane, renewed(found, fresh))
+            elif kind is Frame.ENTRY:
+                entry, ref = found
+                catalog.store.import_entries(lane, ref.incarnation, [(ref.seq, entry)])
+            elif kind is Frame.CHUNKS:
+                catalog.store.put(*found)
+            elif kind is Frame.LIST:
+                catalog.store.replace_list(lane, None, 1, encode_segment_list(found))
+        # What wins later is no append of this store object: nothing else would write what it holds.
+        catalog.store.flush()
+        if lanes:
+            _mark(catalog, ENDED, digest.hexdigest())
     return lanes
 
 

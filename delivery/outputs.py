@@ -255,7 +255,7 @@ def _rows(table: pa.RecordBatch) -> Rows:
         headers=[
             tuple((pair["name"], pair["value"]) for pair in pairs) for pairs in headers.to_pylist()
         ]
-        if len(headers.flatten())
+        if len(headers.values)  # `flatten` would import pyarrow's functions, for nothing
         else [()] * len(headers),
         parent_partitions=column["parent_partition"],
         parent_offsets=column["parent_offset"],

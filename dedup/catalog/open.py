@@ -1,6 +1,7 @@
 """Opens a catalog by its URL: the one place that knows which store a scheme means.
 
-What it is: `open_store`, `open_catalog`, and `refuse_malformed`, for whoever opens it later.
+What it is: `open_store`, `open_catalog`, `restoring`, which opens one that appears only once it is
+whole, and `refuse_malformed`, for whoever opens it later.
 What it must not know: how any store works. A store's driver is imported only when its scheme is
 used.
 
@@ -11,6 +12,11 @@ Invariants:
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -18,9 +24,12 @@ from dedup import backup
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.memory import MemoryStore
 from dedup.catalog.store import Store
-from dedup.errors import InvalidUsage
+from dedup.errors import InvalidUsage, Unavailable
 
 _SCHEMES = ("memory", "sqlite", "cassandra")
+#: What SQLite may keep beside a file, and what is made of a file's name while it is restored.
+_BESIDE = ("-wal", "-shm", "-journal")
+RESTORING = ".restoring-"
 _RIGHT = "memory:, sqlite:shop.db or cassandra://host:9042/keyspace"
 
 
@@ -66,6 +75,69 @@ def refuse_unfinished(store: Store) -> None:
             "a restore into it was begun and is not finished, so lanes are missing; nothing was "
             "read or written: run the same `delivery catalog restore` again, and it finishes",
         )
+
+
+@contextmanager
+def restoring(url: str) -> Iterator[Catalog]:
+    """Open the catalog at `url` to be restored into.
+
+    One in a file that is not there is made in a directory beside it, and gets its name when the body
+    has ended without an error: before, nobody finds a catalog there, not even an empty one.
+
+    Raises:
+        InvalidUsage: as `open_catalog`, or the name was taken meanwhile; nothing is there of it then.
+    """
+    path = Path(url.partition(":")[2]).absolute() if url.startswith("sqlite:") else None
+    beside = _directory_beside(path) if path is not None else None
+    if path is None or beside is None:
+        catalog = open_catalog(url, restoring=True)
+        with closing(catalog.store):
+            yield catalog
+        return
+    try:
+        made = beside / path.name
+        catalog = open_catalog(f"sqlite:{made}")
+        with closing(catalog.store):
+            yield catalog
+        try:
+            # SUBTLE: a link fails if the name was taken meanwhile; a rename would take a catalog away
+            # from whoever has opened it.
+            os.link(made, path)
+        except FileExistsError as error:
+            raise InvalidUsage(
+                "restore a catalog",
+                url,
+                f"{path} was made meanwhile, and is as it was; nothing was restored: name another one",
+            ) from error
+        except OSError as error:
+            raise Unavailable(
+                "restore a catalog",
+                url,
+                f"{path} cannot get its name ({error.strerror}), and nothing is there: its file system "
+                "may have no hard links; name a path on another one",
+            ) from error
+        sync_directory(path.parent)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _directory_beside(path: Path) -> Path | None:
+    """Make a directory for a file that is not there; None: it is, or nothing can be made there."""
+    if any(path.with_name(f"{path.name}{more}").exists() for more in ("", *_BESIDE)):
+        return None
+    try:
+        return Path(tempfile.mkdtemp(prefix=f"{path.name}{RESTORING}", dir=path.parent))
+    except OSError:
+        return None  # who opens it there says why
+
+
+def sync_directory(directory: Path) -> None:
+    """Bring a new name to the disk."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def refuse_malformed(url: str) -> None:

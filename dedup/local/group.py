@@ -72,8 +72,10 @@ class Held:
     def pieces(self) -> Iterator[Ids]:
         """Yield all its ids, some at a time; each piece is to be used before the next is asked for."""
         for first in range(0, self.run.count, PIECE_IDS):
-            yield np.asarray(self.run.ids[first : first + PIECE_IDS], dtype=np.uint64)
-            self.run.release()
+            end = min(first + PIECE_IDS, self.run.count)
+            yield np.asarray(self.run.ids[first:end], dtype=np.uint64)
+            if crowded():
+                self.run.release(first, end)
 
     def counts(self, rows: Places, question: object, counts: Counts) -> Mask:
         """Tell of each row whether its seal counts; found out once for all origins."""
@@ -261,7 +263,7 @@ class Group:
         self._asked += asked
         if self._asked * BYTES_PER_ASKED >= self.mapped:
             self._asked = 0
-            if _everybody.mapped > RESIDENT_BYTES_MAX:
+            if crowded():
                 for held in self.runs:
                     held.run.release()
 
@@ -318,6 +320,11 @@ class _Everybody:
 
 
 _everybody = _Everybody()
+
+
+def crowded() -> bool:
+    """Tell whether the runs of this process are more than may stay resident."""
+    return _everybody.mapped > RESIDENT_BYTES_MAX
 
 
 def unit_buckets(window_ms: int) -> int:

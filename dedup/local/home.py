@@ -99,6 +99,8 @@ class Place:
         self.path = path
         self.lane = lane
         self.at = at
+        #: What was read last, and what it says: most often it is the same again.
+        self._last: tuple[bytes, Manifest] | None = None
 
     def workshop(self) -> Workshop:
         """Make this process's own directory."""
@@ -107,12 +109,16 @@ class Place:
     def read(self) -> Manifest | None:
         """Return the manifest, or None if there is none of this boot, lane and release."""
         try:
-            found = decode_manifest((self.path / _MANIFEST).read_bytes())
+            blob = (self.path / _MANIFEST).read_bytes()
+            if self._last is not None and self._last[0] == blob:
+                return self._last[1]
+            found = decode_manifest(blob)
         except (OSError, ValueError, KeyError, TypeError, AssertionError):
             # Gone, torn or strange: whatever it is, it is nothing to rely on.
             return None
         if found is None or (found.lane, found.boot) != (self.lane, boot()):
             return None
+        self._last = blob, found
         return found
 
     @contextmanager
@@ -148,10 +154,11 @@ class Place:
 
     def replace(self, manifest: Manifest, workshop: Workshop) -> None:
         """Put a manifest in place of the one that is there, and delete what it does not name."""
-        fresh = workshop.path / _MANIFEST
-        fresh.write_bytes(encode_manifest(manifest))
+        fresh, blob = workshop.path / _MANIFEST, encode_manifest(manifest)
+        fresh.write_bytes(blob)
         self.at(steps.MANIFEST_WRITTEN)
         fresh.replace(self.path / _MANIFEST)
+        self._last = blob, manifest
         self.at(steps.MANIFEST_IN_PLACE)
         kept = manifest.names | {_MANIFEST, _LOCK, _UPKEEP}
         for path in _children(self.path):

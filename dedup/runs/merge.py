@@ -23,7 +23,7 @@ from dedup.arrays import Ids
 from dedup.errors import InvalidUsage
 from dedup.formats.segment import Bucket
 from dedup.model import Incarnation
-from dedup.runs.run import Run
+from dedup.runs.run import TOUCHED_BYTES_MAX, Run
 from dedup.runs.write import RunWriter, Stop, never
 
 #: Ids in memory at once while runs are merged: 1 MiB of them, and about five times that with what
@@ -138,7 +138,9 @@ def merge_runs(
         stop=stop,
     )
     try:
-        for piece in merged([_blocks(run, age, rows, digests=digests) for run in filled]):
+        few = sum(run.nbytes for run in filled) <= TOUCHED_BYTES_MAX
+        sources = [_blocks(run, age, rows, digests=digests, few=few) for run in filled]
+        for piece in merged(sources):
             writer.add(piece.ids, piece.origin, piece.digests)
         return writer.finish()
     finally:
@@ -159,7 +161,12 @@ def _covering(buckets: Sequence[Bucket]) -> Bucket:
 
 
 def _blocks(
-    run: Run, age: dict[tuple[Incarnation, int], int], rows: int, *, digests: bool
+    run: Run,
+    age: dict[tuple[Incarnation, int], int],
+    rows: int,
+    *,
+    digests: bool,
+    few: bool,
 ) -> Iterator[Block]:
     ages = np.array([age.get(origin, -1) for origin in run.origins], dtype=np.int64)
     run.advise(sequential=True)
@@ -170,11 +177,13 @@ def _blocks(
             values = run.digest(here) if digests else None
             block = Block(run.ids[here[0] : here[-1] + 1], origin, values)
             yield block if (origin >= 0).all() else block.take(origin >= 0)
-            # Read once, and not again soon: a merge of gigabytes must not keep them all resident.
-            if first // RESIDENT_IDS != (first + rows) // RESIDENT_IDS:
+            # Read once, and not again soon: a merge of gigabytes must not keep them all resident. But
+            # others look ids up here meanwhile, and would have every page mapped anew.
+            if not few and first // RESIDENT_IDS != (first + rows) // RESIDENT_IDS:
                 run.release()
     finally:
-        run.release()
+        if not few:
+            run.release()
         run.advise(sequential=False)
 
 

@@ -213,12 +213,21 @@ class Run:
         if self.nbytes <= TOUCHED_BYTES_MAX:
             np.frombuffer(self._memory, dtype=np.uint8)[:: mmap.PAGESIZE].max()
 
-    def release(self) -> None:
+    def release(self, first: int = 0, end: int | None = None) -> None:
         """Let go of the pages that were touched; what is needed again comes from the system's cache.
 
         May be called while others read: they wait some microseconds for a page.
+
+        Args:
+            first: of the rows whose ids were read; 0, and no end: all there is.
+            end: the row behind the last one.
         """
-        self._memory.madvise(mmap.MADV_DONTNEED)
+        if end is None:
+            self._memory.madvise(mmap.MADV_DONTNEED)
+            return
+        start = (HEADER_BYTES + first * IDENTITY_BYTES) // mmap.PAGESIZE * mmap.PAGESIZE
+        size = HEADER_BYTES + end * IDENTITY_BYTES - start
+        self._memory.madvise(mmap.MADV_DONTNEED, start, size)
 
     def _array(self, dtype: npt.DTypeLike, at: int, size: int) -> npt.NDArray[Any]:
         kind = np.dtype(dtype)

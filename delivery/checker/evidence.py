@@ -157,8 +157,8 @@ class LaneInput:
         ways: how they do, by the words in which seals say it.
         due: up to where everything must have taken effect, if the run has finished. None: up to
             the end of every log that the lane reads.
-        window_ms: how long ids that publishers name are held, if some were forgotten already.
-            None: none were, or nobody knows; what took effect again later is noted then.
+        window_ms: how long ids that publishers name are held. None: as long as the seals say; where
+            they say nothing nobody knows, and what took effect again later is noted.
         seeded: ids were brought in with the lane, and some of them were forgotten already.
         span: only these seals are in question; None: all are.
     """

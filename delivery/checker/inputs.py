@@ -18,7 +18,7 @@ from enum import IntEnum
 from itertools import pairwise
 
 from dedup.formats.dropped import Verdict
-from dedup.formats.segment import BUCKET_MS, Part
+from dedup.formats.segment import Part
 from dedup.model import Incarnation, RecordId, Seal, SegmentList, Source, TopicId
 from delivery.checker.account import Account, Input, Range, Reads, external_at, fits
 from delivery.checker.again import Again
@@ -209,7 +209,7 @@ class Ledger:
         else:
             one = Input(seen, header.id, header)
         due = self._due.setdefault(one.id, seq)
-        if due != seq >= 0 and one.external and self._again.may(due, seq):
+        if due != seq >= 0 and one.external and self._may_again(due, seq):
             self._late[one.id].append(seq)
         self._first.setdefault(one.id, one)
         self._ranges[seq].add(one)
@@ -310,10 +310,10 @@ class Ledger:
         if due is not None and due < max(self._begin, SEEDS + 1) and seqs[0] in late:
             pairs = [(due, seqs[0]), *pairs]
             due = seqs[0]
-        if any(seq not in late or not self._again.may(before, seq) for before, seq in pairs):
+        if any(seq not in late or not self._may_again(before, seq) for before, seq in pairs):
             self._say(Kind.DECIDED_TWICE, record_id, f"by the seals {seqs}")
             return
-        if pairs and self._asked.window_ms is None:
+        if not all(self._again.knows(self._again.end_ms(before), seq) for before, seq in pairs):
             least = min(self._again.past_ms(*pair) for pair in pairs)
             text = f"by the seals {seqs}: right if ids were held for {least} ms at most"
             self._say(Kind.LATE_REPEAT, record_id, text)
@@ -323,6 +323,9 @@ class Ledger:
         elif due not in (seqs[0], Place.UNKNOWN):
             where = f"seal {due}" if due >= 0 else Place(due).name
             self._say(Kind.DECIDED_ELSEWHERE, record_id, f"by seal {seqs[0]}, due: {where}")
+
+    def _may_again(self, earlier: int, later: int) -> bool:
+        return self._again.may(self._again.end_ms(earlier), later)
 
     def _check_list(
         self,
@@ -355,9 +358,8 @@ class Ledger:
         """Tell whether no copy of an id can come any more that would have to be looked up."""
         head, first = self._book.head, self._first.get(record_id)
         if first is None or first.header is None or first.external:
-            # Its bucket is not known any more, so only what the window has not reached is certain.
-            window_ms = self._asked.window_ms
-            return window_ms is not None and head.lane_time_ms >= window_ms + BUCKET_MS
+            # Where its seal is gone its bucket is too, and only what no window has reached is certain.
+            return self._again.may_by_now(self._due[record_id])
         mark = first.header.mark
         key = (mark.sender, mark.incarnation, first.seen.source.topic)
         return any(read.key == key and read.seq >= mark.seq for read in head.read_seqs)

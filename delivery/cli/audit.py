@@ -53,8 +53,8 @@ _FAILURES_MAX = 5
     "windows",
     type=BY_STAGE,
     multiple=True,
-    help="The stages' window, or that of one of them: what repeats later may take effect again, and --state is the smaller "
-    "the shorter it is. Without it such repeats are noted, and none is called right.",
+    help="The stages' window, or that of one of them, in place of what each seal says: what repeats later may take effect "
+    "again. Where neither says one such repeats are noted, and none is called right.",
 )
 @click.option("--finished", is_flag=True, help="Everything must be sealed and delivered by now.")
 @click.option("--all", "everything", is_flag=True, help="Print all findings, not only the first.")
@@ -285,7 +285,8 @@ def _findings(found: Audited, *, windows: bool, everything: bool) -> list[str]:
         lines.append(f"and {len(found.findings) - len(shown)} more findings; --all prints them")
     if not windows and found.findings and all(_may_be_let_go(one) for one in found.findings):
         lines.append(
-            "if ids were let go by `delivery catalog compact --window`, say --window here too"
+            "if the seals of these lanes say no window, and their ids were let go by `delivery catalog "
+            "compact`, say --window"
         )
     return lines
 
@@ -308,8 +309,8 @@ def _unproved(found: Audited) -> list[str]:
     lines += [f"late repeat: {note}" for note in found.notes[:1]]
     if found.notes:
         lines.append(
-            f"{number(len(found.notes))} late repeats; say the stages' --window, and it is known "
-            "which are right"
+            f"{number(len(found.notes))} late repeats of which the seals say no window; say their "
+            "stages' --window, and it is known which are right"
         )
     return lines
 

@@ -18,9 +18,9 @@ from delivery.cli.tables import number, when
 
 if TYPE_CHECKING:
     from delivery.kafka.port import Client
-    from delivery.operate.copies import Repeat
     from delivery.operate.databases import Kept
     from delivery.operate.places import Attempt
+    from delivery.operate.repeats import Repeat
     from delivery.operate.story import Copy, Reading, Story
     from delivery.operate.story import Output as Made
 
@@ -206,7 +206,19 @@ def _copy(output: Made, copy: Copy) -> list[str]:
     if "fresh" in copy.receivers.values():
         at = f"{output.topic}/{output.partition}/{copy.offset}"
         lines.append(f"      what was made of it: --offset {at}")
-    return lines
+    elif "duplicate" in copy.receivers.values():
+        at = f"{output.topic}/{output.partition}/{copy.offset}"
+        lines.append(f"      what it repeats: --offset {at}")
+    dropped = [(lane, one) for lane, found in copy.repeats.items() for one in found]
+    return lines + _some(dropped, "      repeats", _rekeyed)
+
+
+def _rekeyed(dropped: tuple[str, Repeat]) -> list[str]:
+    lane, one = dropped
+    parent = one.parent or (one.partition, one.offset)
+    came = f"partition {one.partition} offset {one.offset}"
+    at = f"partition {parent[0]} offset {parent[1]}, re-keyed to {came}"
+    return [f"      repeated by {at}, dropped by {lane} seq {one.seq}, {when(one.sealed_ms)}"]
 
 
 def _at(output: Made) -> list[str]:
@@ -245,12 +257,16 @@ def _reading(one: Reading, kept: Kept | None) -> list[str]:
         lines.append(f"  nothing was made of it{unsent if one.remade else ''}")
     lines += _some(one.repeats, "  repeats", _repeat)
     if one.repeats_upto is not None:
-        lines.append(f"  its repeats were looked for up to offset {one.repeats_upto}")
+        others = len(one.repeats_elsewhere)
+        more = f", and in {others} other partition{'s' if others > 1 else ''}" if others else ""
+        lines.append(f"  its repeats were looked for up to offset {one.repeats_upto}{more}")
     return lines
 
 
 def _repeat(one: Repeat) -> list[str]:
     at = f"partition {one.partition} offset {one.offset}"
+    if one.parent is not None:
+        at += f" (re-keyed from partition {one.parent[0]} offset {one.parent[1]})"
     return [f"  repeated by {at}, dropped by seq {one.seq}, {when(one.sealed_ms)}"]
 
 

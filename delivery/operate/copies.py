@@ -1,6 +1,6 @@
-"""Where the copies of an output lie in Kafka, and which later records were dropped as repeats of one.
+"""Where the copies of an output lie in Kafka.
 
-What it is: `copies`, and `repeats`.
+What it is: `copies`, `first_copy`, and `last_of_ours`, by which they are told.
 What it must not know: how a story is told.
 
 Invariants:
@@ -13,17 +13,14 @@ Invariants:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 
 from dedup import arrays
-from dedup.catalog.catalog import Catalog
-from dedup.catalog.store import Blob
-from dedup.formats.dropped import Run, Verdict, decode_dropped
-from dedup.model import Frontier, Head, LaneRow, RecordId, Seal, Source
+from dedup.model import Frontier, LaneRow, RecordId, Seal, Source
 from delivery.batch import Batch
 from delivery.header import NAME, decode_headers
 from delivery.kafka.port import Topic
@@ -32,12 +29,10 @@ from delivery.records import Record
 
 __all__ = [
     "NEAR_OFFSETS",
-    "REPEATS_OFFSETS_MAX",
     "Made",
-    "Repeat",
     "copies",
+    "first_copy",
     "last_of_ours",
-    "repeats",
 ]
 
 #: How far before minted-at an output may seem to have been emitted; the second is for clocks that
@@ -49,25 +44,6 @@ NEAR_OFFSETS = 20_000
 #: And in front of the first copy as many bundles of a seal's size: those that were minted before it
 #: and sent after that, and those of the margin.
 BUNDLES_BEFORE = 2
-#: Offsets behind a record in which its repeats are looked for.
-REPEATS_OFFSETS_MAX = 20_000
-#: Seals behind a record's own in which they are.
-REPEATS_SEALS_MAX = 1_000
-#: Records that nobody asked for are read up to so many, rather than beginning to read anew.
-GAP_OFFSETS = 1_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repeat:
-    """A record that was dropped as a repeat of another one, and by which seal."""
-
-    partition: int
-    offset: int
-    seq: int
-    sealed_ms: int
-
-
-# Copies -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,27 +99,55 @@ def copies(
     if not made.seal.outputs.rows or wanted == {}:
         return []
     partitions = list(_partitions(cluster, row, wanted))
-    near = NEAR_OFFSETS + BUNDLES_BEFORE * made.seal.outputs.rows
     if not whole:
-        for margin_ms in MARGINS_MS:
-            found: list[tuple[Topic, Record]] = []
-            for topic, source, low, high in partitions:
-                at_ms = max(0, made.seal.minted_at_ms - margin_ms)
-                start = max(low, cluster.at_time(topic, source, at_ms))
-                span = start, min(high, start + near)
-                found += _between(cluster, topic, source, span, made)
+        for spans in _near(cluster, partitions, made):
+            found = [one for span in spans for one in _between(cluster, span, made)]
             if _all_there(found, wanted):
                 return found
-    return [
-        one
-        for topic, source, low, high in partitions
-        for one in _between(cluster, topic, source, (low, high), made)
-    ]
+    return [one for span in partitions for one in _between(cluster, span, made)]
+
+
+def first_copy(
+    cluster: Cluster,
+    row: LaneRow,
+    made: Made,
+    wanted: Mapping[tuple[str, int], int] | None = None,
+) -> tuple[Topic, Record] | None:
+    """Return a copy of what a seal made as soon as one is found; None: there is none.
+
+    Args:
+        cluster: where it is.
+        row: of the lane that made it.
+        made: what.
+        wanted: how many outputs went to each topic and partition; None: nobody knows.
+    """
+    partitions = list(_partitions(cluster, row, wanted))
+    for spans in (*_near(cluster, partitions, made), partitions):
+        for span in spans:
+            for one in _between(cluster, span, made):
+                return one
+    return None
+
+
+#: A topic, one of its partitions, and offsets in that, the last one not included.
+_Span: TypeAlias = tuple[Topic, Source, int, int]
+
+
+def _near(cluster: Cluster, partitions: Sequence[_Span], made: Made) -> Iterator[list[_Span]]:
+    """Yield what of the partitions is read before they are read whole, once for each margin."""
+    near = NEAR_OFFSETS + BUNDLES_BEFORE * made.seal.outputs.rows
+    for margin_ms in MARGINS_MS:
+        at_ms = max(0, made.seal.minted_at_ms - margin_ms)
+        spans = []
+        for topic, source, low, high in partitions:
+            start = max(low, cluster.at_time(topic, source, at_ms))
+            spans.append((topic, source, start, min(high, start + near)))
+        yield spans
 
 
 def _partitions(
     cluster: Cluster, row: LaneRow, wanted: Mapping[tuple[str, int], int] | None
-) -> Iterator[tuple[Topic, Source, int, int]]:
+) -> Iterator[_Span]:
     """Yield the partitions that outputs may be in, and what their logs hold."""
     for identity in dict.fromkeys(row.head.writes):
         topic = cluster.topics().get(identity)
@@ -155,12 +159,11 @@ def _partitions(
                 yield topic, source, low, bounds.high.at(source) or low
 
 
-def _between(
-    cluster: Cluster, topic: Topic, source: Source, span: tuple[int, int], made: Made
-) -> Iterator[tuple[Topic, Record]]:
-    if span[0] >= span[1]:
+def _between(cluster: Cluster, span: _Span, made: Made) -> Iterator[tuple[Topic, Record]]:
+    topic, source, start, end = span
+    if start >= end:
         return
-    low, high = (Frontier.of([(source, at)]) for at in span)
+    low, high = (Frontier.of([(source, at)]) for at in (start, end))
     for batch in cluster.read(topic, low, high):
         for record in batch.records(made.rows(batch)):
             yield topic, record
@@ -185,89 +188,3 @@ def last_of_ours(headers: Iterable[tuple[str, bytes]] | None) -> bytes | None:
         if name == NAME:
             found = value
     return found
-
-
-# Repeats ------------------------------------------------------------------------------------------
-
-
-def repeats(
-    catalog: Catalog,
-    cluster: Cluster,
-    place: tuple[Topic, Source, int],
-    *,
-    lane: str,
-    head: Head,
-    seal: Seal,
-    same: Callable[[Record], bool],
-) -> tuple[tuple[Repeat, ...], int]:
-    """Return the records that a lane dropped as duplicates of one, and up to where they were sought.
-
-    Args:
-        catalog: its seals say what they dropped.
-        cluster: where the records are.
-        place: of the record.
-        lane: who read it.
-        head: its head.
-        seal: by which it took effect.
-        same: tells whether a record has its id.
-    """
-    topic, source, offset = place
-    bounds = cluster.bounds(topic)
-    first, high = max(offset + 1, bounds.low.at(source) or 0), bounds.high.at(source) or 0
-    last = min(first + REPEATS_OFFSETS_MAX, head.frontier.at(source) or 0, high)
-    to_seq = min(head.ref.seq, seal.ref.seq + REPEATS_SEALS_MAX)
-    dropped: dict[int, Seal] = {}
-    upto = first
-    for incarnation, begin, end in head.runs(seal.ref.seq, to_seq):
-        for later in catalog.seals(lane, incarnation, begin, end):
-            if (later.start.at(source) or 0) >= last:
-                break
-            for run in _duplicates(catalog, lane, later, source):
-                span = range(max(first, run.offset), min(last, run.offset + run.count))
-                dropped |= dict.fromkeys(span, later)
-            upto = later.end.at(source) or upto
-    if to_seq < head.ref.seq:
-        last = min(last, upto)
-    return tuple(_dropped(cluster, topic, source, dropped, same=same)), last
-
-
-def _duplicates(catalog: Catalog, lane: str, seal: Seal, source: Source) -> list[Run]:
-    if not seal.counts.duplicate:
-        return []
-    chunks = catalog.get(Blob.DROPPED, lane, seal) or []
-    return [
-        run
-        for chunk in chunks
-        for run in decode_dropped(chunk, f"dropped offsets of {lane} seq {seal.ref.seq}")
-        if run.verdict is Verdict.DUPLICATE and run.source == source
-    ]
-
-
-def _dropped(
-    cluster: Cluster,
-    topic: Topic,
-    source: Source,
-    dropped: Mapping[int, Seal],
-    *,
-    same: Callable[[Record], bool],
-) -> Iterator[Repeat]:
-    """Yield those of some records that are the same, each with the seal that dropped it."""
-    for span in _spans(sorted(dropped)):
-        low, high = (Frontier.of([(source, at)]) for at in span)
-        for batch in cluster.read(topic, low, high):
-            rows = [at for at, offset in enumerate(batch.offsets.tolist()) if offset in dropped]
-            for record in batch.records(rows):
-                if same(record):
-                    yield Repeat(
-                        partition=source.partition,
-                        offset=record.offset,
-                        seq=dropped[record.offset].ref.seq,
-                        sealed_ms=dropped[record.offset].minted_at_ms,
-                    )
-
-
-def _spans(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield ranges that have all of some offsets in them; what lies near is read in one go."""
-    cuts = [at for at in range(1, len(offsets)) if offsets[at] - offsets[at - 1] > GAP_OFFSETS]
-    for first, last in pairwise([0, *cuts, len(offsets)] if offsets else ()):
-        yield offsets[first], offsets[last - 1] + 1

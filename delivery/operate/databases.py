@@ -17,18 +17,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dedup.catalog.catalog import Catalog
 from dedup.catalog.store import RawLane, Store
 from dedup.errors import DeliveryError, InvalidUsage
 from dedup.formats.lane import decode_head, encode_head
 from dedup.model import Incarnation
-from delivery.host.adapters import open_ledger
 from delivery.operate.opening import database_id_of, database_of
 from delivery.operate.watched import Watched
-from delivery.receiver.keeping import contradiction
-from delivery.sinks import Ledger
+
+if TYPE_CHECKING:
+    from delivery.sinks import Ledger
 
 __all__ = ["Kept", "with_databases"]
 
@@ -83,6 +83,11 @@ def with_databases(
     """
     rows = ((lane, catalog.load(lane)) for lane in catalog.lanes())
     heads = {lane: row.head for lane, row in rows if row and database_of(row.head) is not None}
+    if not heads and not files:
+        yield catalog, {}
+        return
+    from delivery.host.adapters import open_ledger  # noqa: PLC0415  half of a verb's start
+
     with ExitStack() as stack:
         given: dict[bytes, Ledger] = {}
         for file in files:
@@ -110,6 +115,8 @@ def _opened(path: str, stack: ExitStack) -> Ledger | str:
     """Open a database where the catalog remembers it, or say why that cannot be."""
     if not Path(path).is_file():
         return "there is no such file here"
+    from delivery.host.adapters import open_ledger  # noqa: PLC0415  see above
+
     try:
         return stack.enter_context(closing(open_ledger(path, reading=True)))
     except DeliveryError as error:
@@ -122,6 +129,8 @@ def _looked(
     """Note where a lane's rows are if they are as the catalog remembers them, and say if not."""
     if isinstance(found, str):
         return Kept(lane=lane, database=path, unread=f"{found}; {_AWAY}")
+    from delivery.receiver.keeping import contradiction  # noqa: PLC0415  see above
+
     why = contradiction(catalog, found, lane)
     if why is not None:
         return Kept(lane=lane, database=found.path, unread=f"{why}; {_WRONG}")

@@ -21,7 +21,6 @@ from dedup.model import Frontier, LaneRow, RecordId, Seal, Source
 from delivery.header import NAME, NO_PARENT, Header, decode_header
 from delivery.kafka.port import Topic
 from delivery.operate import copies, lookup
-from delivery.operate.copies import repeats
 from delivery.operate.guessing import id_by, ways_of
 from delivery.operate.logs import Cluster
 from delivery.operate.places import (
@@ -37,6 +36,7 @@ from delivery.operate.places import (
     together,
     verdict_of,
 )
+from delivery.operate.repeats import Repeat, Repeats, repeats
 from delivery.operate.story import Copy, Origin, Original, Output, Reading, Standing, Story
 from delivery.records import Record
 
@@ -165,7 +165,7 @@ class _Teller:
             )
             if fate is Fate.FRESH:
                 told = replace(told, outputs=self._outputs(lane, row, seal, source, offset))
-                yield self._with_repeats(told, row, topic, seal, record)
+                yield self._with_repeats(told, topic, seal, record)
             elif fate is Fate.DUPLICATE and record is not None:
                 original, named = self._original(lane, row, topic, record, seal)
                 yield replace(told, original=original, named=named)
@@ -175,7 +175,6 @@ class _Teller:
     def _with_repeats(
         self,
         told: Reading,
-        row: LaneRow,
         topic: Topic,
         seal: Seal,
         record: Record | None,
@@ -187,22 +186,43 @@ class _Teller:
         for way, record_id in self._tries(record, seal):
             if decided.find(record_id) < 0:
                 continue
-            found, upto = repeats(
-                self._catalog,
-                self._cluster,
-                (topic, record.source, record.offset),
-                lane=told.lane,
-                head=row.head,
-                seal=seal,
-                same=partial(_goes_by, way, record_id),
+            found = self._repeats(told.lane, topic, record, seal, (way, record_id))
+            upto = dict(found.upto)
+            return replace(
+                told,
+                named=way,
+                repeats=found.found,
+                repeats_upto=upto.pop(record.source.partition),
+                repeats_elsewhere=tuple(sorted(upto.items())),
             )
-            # Of an id that took effect again, because it came later than the window, what came after
-            # that repeats the later record.
-            decisions, _ = lookup.look_up_id(self._catalog, record_id, [told.lane])
-            again = min((o.seq for o in decisions if o.seq > seal.ref.seq), default=None)
-            mine = tuple(one for one in found if again is None or one.seq < again)
-            return replace(told, named=way, repeats=mine, repeats_upto=upto)
         return told
+
+    def _repeats(
+        self,
+        lane: str,
+        topic: Topic,
+        record: Record,
+        seal: Seal,
+        named: tuple[str | None, RecordId],
+    ) -> Repeats:
+        """Return what a lane dropped because it repeats a record, by the way it is named and its id."""
+        found = repeats(
+            self._catalog,
+            self._cluster,
+            (topic, record.source, record.offset),
+            lane=lane,
+            head=self._rows[lane].head,
+            seal=seal,
+            same=partial(_goes_by, *named),
+        )
+        if not found.found:
+            return found
+        # Of an id that took effect again, because it came later than the window, what came after that
+        # repeats the later record.
+        decisions, _ = lookup.look_up_id(self._catalog, named[1], [lane])
+        again = min((o.seq for o in decisions if o.seq > seal.ref.seq), default=None)
+        mine = tuple(one for one in found.found if again is None or one.seq < again)
+        return replace(found, found=mine)
 
     def _tries(self, record: Record, seal: Seal) -> Iterator[tuple[str | None, RecordId]]:
         """Yield every id that a record may have, and the way it is named then.
@@ -285,12 +305,12 @@ class _Teller:
                 size=len(record.value or b""),
                 error=error_of(row.head, seal, topic.id, record.headers),
             )
-            copy = Copy(offset=record.offset, receivers=self._receivers(record))
-            outputs[key] = replace(known, copies=(*known.copies, copy))
+            outputs[key] = replace(known, copies=(*known.copies, self._copy(topic, record, header)))
         return tuple(outputs.values())
 
-    def _receivers(self, record: Record) -> dict[str, Fate]:
+    def _copy(self, topic: Topic, record: Record, header: Header) -> Copy:
         found: dict[str, Fate] = {}
+        dropped: dict[str, tuple[Repeat, ...]] = {}
         for lane, row in self._rows.items():
             if row.head.frontier.at(record.source) is None:
                 continue
@@ -302,7 +322,12 @@ class _Teller:
                 found[lane] = verdict_of(
                     self._catalog, lane, place.seal, record.source, record.offset
                 )
-        return found
+            if header.mark.kept and found[lane] is Fate.FRESH and place.seal is not None:
+                named = ("delivery", header.id)
+                every = self._repeats(lane, topic, record, place.seal, named).found
+                # Copies of this very record are told as such.
+                dropped[lane] = tuple(one for one in every if one.parent != header.parent)
+        return Copy(offset=record.offset, receivers=found, repeats=dropped)
 
 
 def _goes_by(way: str | None, record_id: RecordId, record: Record) -> bool:

@@ -20,15 +20,16 @@ from dedup.catalog.store import Blob
 from dedup.errors import InvalidUsage
 from dedup.formats.segment import decode_segment
 from dedup.ids import named
-from dedup.model import Frontier, RecordId, Seal
+from dedup.model import Frontier, LaneRow, RecordId, Seal
 from delivery.batch import Batch
-from delivery.header import decode_headers
-from delivery.operate.copies import Made, copies, last_of_ours
+from delivery.header import NAME, decode_headers
+from delivery.operate.copies import Made, first_copy, last_of_ours
 from delivery.operate.guessing import SAMPLE_MAX, guessed, id_by, ways_of
 from delivery.operate.logs import Cluster
 from delivery.operate.lookup import look_up_id
 from delivery.operate.opening import database_of
-from delivery.operate.places import is_of_job
+from delivery.operate.places import is_of_job, is_remade
+from delivery.outputs import decode_outputs
 
 __all__ = ["id_of_name", "places_of_id"]
 
@@ -76,8 +77,11 @@ def places_of_id(catalog: Catalog, cluster: Cluster, record_id: RecordId) -> lis
     for maker in () if places else makers:
         row, seal = catalog.load(maker.lane), _seal(catalog, maker.lane, maker.seq)
         if row is not None and seal is not None:
-            found = copies(cluster, row, Made(lane=maker.lane, seal=seal, ids=(record_id,)))
-            places |= dict.fromkeys((t.name, r.source.partition, r.offset) for t, r in found[:1])
+            made = Made(lane=maker.lane, seal=seal, ids=(record_id,))
+            found = first_copy(cluster, row, made, _stored(catalog, cluster, row, made))
+            if found is not None:
+                topic, record = found
+                places[topic.name, record.source.partition, record.offset] = None
     if not places:
         where = ", ".join(
             f"{lane} seq {seq}"
@@ -93,6 +97,24 @@ def places_of_id(catalog: Catalog, cluster: Cluster, record_id: RecordId) -> lis
             "that seal was collected; `delivery catalog lookup` says what is left",
         )
     return list(places)
+
+
+def _stored(
+    catalog: Catalog, cluster: Cluster, row: LaneRow, made: Made
+) -> dict[tuple[str, int], int] | None:
+    """Return topic and partition of an output while it is stored; None: it is not any more."""
+    chunks = catalog.get(Blob.OUTPUTS, made.lane, made.seal)
+    if chunks is None or is_remade(catalog, made.lane, made.seal):
+        return None
+    rows = decode_outputs(chunks, f"outputs of {made.lane} seq {made.seal.ref.seq}")
+    columns = decode_headers([dict(headers).get(NAME) for headers in rows.headers])
+    mine = np.flatnonzero((columns.ids == arrays.pack(made.ids)).all(axis=1))
+    for at in mine[:1].tolist():
+        (one,) = rows.cut(at, at + 1)
+        for identity in row.head.writes[one.edge : one.edge + 1]:
+            topic = cluster.topics().get(identity)
+            return {(topic.name, one.partition): 1} if topic is not None else None
+    return None
 
 
 def _seal(catalog: Catalog, lane: str, seq: int) -> Seal | None:

@@ -6,7 +6,8 @@ What it must not know: what is in a backup, topics.
 Invariants:
     A file of the name asked for is a whole backup: it is written beside it, brought to the disk and
     renamed last. A file that is there is never written over.
-    Nothing is restored unless all of the file was checked and the catalog is empty.
+    Nothing is restored, and no catalog is made, unless all of the file was checked and the catalog is
+    empty. Where a restore fails a file is as it was; a keyspace is opened by nobody until it is finished.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from typing import Any, BinaryIO
 
 from dedup import backup
 from dedup.catalog.catalog import Catalog
-from dedup.catalog.open import open_catalog, without_user
-from dedup.errors import Corrupt, InvalidUsage, Unavailable
+from dedup.catalog.open import open_catalog, restoring, sync_directory, without_user
+from dedup.errors import Corrupt, Indeterminate, InvalidUsage, Unavailable
 from dedup.formats.envelope import ENVELOPE_BYTES, wrapped_bytes
 from delivery.operate.opening import present
 from delivery.operate.reporting import Report, silent
@@ -93,7 +94,7 @@ def back_up(catalog: Catalog, file: Path, report: Report = silent) -> BackedUp:
             os.fsync(out.fileno())
         # SUBTLE: a link fails if the name was taken meanwhile; a rename would write over it.
         os.link(partial, file)
-        _sync_directory(file.parent)
+        sync_directory(file.parent)
     except FileExistsError as error:
         raise _exists(Path(error.filename2 or error.filename)) from error
     except OSError as error:
@@ -113,7 +114,8 @@ def back_up(catalog: Catalog, file: Path, report: Report = silent) -> BackedUp:
 def restore(file: Path, url: str, report: Report = silent, *, perform: bool = False) -> Restored:
     """Restore a backup into a new or empty catalog, or check that this can be done.
 
-    Killed, it is finished by doing the same again; until then nobody else opens the catalog.
+    Failed or killed, it is done again. Until it has ended a catalog in a file is as it was before,
+    and one in Cassandra is opened by nobody else.
 
     Args:
         file: the backup.
@@ -124,6 +126,7 @@ def restore(file: Path, url: str, report: Report = silent, *, perform: bool = Fa
     Raises:
         InvalidUsage: there is no such file, or the catalog holds lanes. Nothing was written.
         Corrupt: the file is torn. Nothing was written.
+        Unavailable, Indeterminate: the catalog cannot be written; it is to be run again.
     """
     if not file.is_file():
         raise InvalidUsage(
@@ -132,25 +135,31 @@ def restore(file: Path, url: str, report: Report = silent, *, perform: bool = Fa
             "there is no such file; nothing was written: mend the path",
         )
     _refuse_lanes(url)
-    catalog = open_catalog(url, restoring=True) if perform else None
-    try:
-        lanes = _read(file, catalog, report)
-    finally:
-        if catalog is not None:
-            catalog.store.close()
+    lanes = _read(file, None, report)
+    if perform:
+        try:
+            with restoring(url) as catalog:
+                lanes = _read(file, catalog, report)
+        except (Unavailable, Indeterminate) as error:
+            raise type(error)(
+                "restore a catalog",
+                without_user(url),
+                f"{error.subject}: {error.hint}; what is there is as it was, or opened by nobody until "
+                "this is finished: run the same again",
+            ) from error
     return Restored(catalog=without_user(url), file=str(file), done=perform, lanes=lanes)
 
 
 def _read(file: Path, catalog: Catalog | None, report: Report) -> dict[str, int]:
     """Restore a file, into memory if nowhere else; return the lanes and their heads' seqs."""
-    target = catalog or open_catalog("memory:")
+    target, does = catalog or open_catalog("memory:"), "try" if catalog is None else "write"
     try:
         with file.open("rb") as source:
             lanes = backup.restore(
                 target,
                 _frames(source, file, report),
                 lambda: uuid.uuid4().bytes,
-                lambda done, total: report(f"write {done} of {total} frames", done, total),
+                lambda done, total: report(f"{does} {done} of {total} frames", done, total),
             )
     except Corrupt as error:
         # What stored bytes advise is to restore a backup.
@@ -202,12 +211,3 @@ def _refuse_lanes(url: str) -> None:
         backup.refuse_lanes(catalog)
     finally:
         catalog.store.close()
-
-
-def _sync_directory(directory: Path) -> None:
-    """Bring a new name to the disk."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

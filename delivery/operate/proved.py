@@ -101,6 +101,7 @@ def save(file: Path, catalog: str, proved: Proved) -> None:
                 ],
                 "sources": [[source.topic.hex(), source.partition] for source in base.sources],
                 "forgotten": base.forgotten,
+                "let_go_ms": base.let_go_ms,
                 "buckets": [
                     [at, one.seals, one.inputs, one.decided, *map(str, one.sums)]
                     for at, one in sorted(proved.buckets.get(lane, {}).items())
@@ -194,6 +195,8 @@ def _proved(meta: dict[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Pro
                 Source(TopicId(bytes.fromhex(topic)), at) for topic, at in one["sources"]
             ),
             forgotten=one["forgotten"],
+            # Files of before had one window for all that was proved.
+            let_go_ms=one.get("let_go_ms", 0),
         )
         found.buckets[lane] = {
             at: Bucket(seals, inputs, count, (int(high), int(low)))

@@ -25,7 +25,17 @@ from delivery.operate.opening import database_of, name_of
 from delivery.operate.ways import readable_seals
 from delivery.protocol.rest import rest_of
 
-__all__ = ["Offsets", "Reach", "Terms", "begun", "due_of", "offsets_in", "seeded", "topics_of"]
+__all__ = [
+    "Offsets",
+    "Reach",
+    "Terms",
+    "begun",
+    "due_of",
+    "offsets_in",
+    "said_of",
+    "seeded",
+    "topics_of",
+]
 
 _Said = TypeVar("_Said")
 
@@ -63,7 +73,7 @@ class Terms:
         ways: how publishers name their records, by stage; "" for every other one. Found out where
             nothing is said.
         windows: how long ids that publishers name are held, by stage; "" for every other one. Where
-            nothing is said nobody knows.
+            nothing is said it is as long as the seals say.
         finished: everything must be sealed and delivered by now.
         since_ms, until_ms: only what was sealed at this time or later, and before that one, is
             proved, on the word of the catalog for what was before and after; None: everything.
@@ -99,14 +109,14 @@ class Terms:
 
     def way_of(self, lane: str) -> str | None:
         """Return how publishers name the records of a lane's stage, if that is said."""
-        return _said_of(lane, self.ways)
+        return said_of(lane, self.ways)
 
     def window_of(self, lane: str) -> int | None:
         """Return the window of a lane's stage, if that is said."""
-        return _said_of(lane, self.windows)
+        return said_of(lane, self.windows)
 
 
-def _said_of(lane: str, said: Mapping[str, _Said]) -> _Said | None:
+def said_of(lane: str, said: Mapping[str, _Said]) -> _Said | None:
     """Return what is said of a lane's stage: by the most exact word that speaks of it."""
     name = name_of(lane)
     words = f"{name.pipeline}/{name.stage}", name.stage, ""

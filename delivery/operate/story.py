@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from delivery.operate.copies import Repeat
 from delivery.operate.places import Attempt, Fate, Together
+from delivery.operate.repeats import Repeat
 
 __all__ = ["Copy", "Origin", "Original", "Output", "Reading", "Standing", "Story"]
 
@@ -58,10 +58,15 @@ class Original:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """One copy of an output in Kafka, and what the lanes that read it made of it."""
+    """One copy of an output in Kafka, and what the lanes that read it made of it.
+
+    Of one that re-keying passed on under the id of its input, `repeats` has what its receivers dropped
+    because it repeats this one: there what a publisher sent twice comes together.
+    """
 
     offset: int
     receivers: Mapping[str, Fate] = field(default_factory=dict)
+    repeats: Mapping[str, tuple[Repeat, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +95,7 @@ class Reading:
         outputs: what was made of it; of a wrapped job the first of what its whole batch made.
         repeats: what was dropped later because it repeats this record, if this one took effect.
         repeats_upto: the offset up to which these were looked for.
+        repeats_elsewhere: the same of the other partitions in which they may come.
         remade: its seal keeps no outputs; what is not in Kafka is not known.
         together: of a wrapped job, what that batch was: of which input an output is, nobody knows.
     """
@@ -105,6 +111,7 @@ class Reading:
     outputs: tuple[Output, ...] = ()
     repeats: tuple[Repeat, ...] = ()
     repeats_upto: int | None = None
+    repeats_elsewhere: tuple[tuple[int, int], ...] = ()
     remade: bool = False
     together: Together | None = None
 

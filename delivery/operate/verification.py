@@ -12,7 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,7 +90,7 @@ def verify(
     lanes: Iterable[str],
     report: Report = silent,
     *,
-    window_ms: int | None = None,
+    window_of: Callable[[str], int | None] = lambda _: None,
 ) -> Verified:
     """Read lanes and all that they refer to, and say what is wrong.
 
@@ -98,8 +98,8 @@ def verify(
         store: the raw store.
         lanes: their names.
         report: is told each lane.
-        window_ms: how long publishers' ids are held; None: nobody says, and what is held again in a
-            later bucket is only noted.
+        window_of: how long ids that publishers name are held, by lane; None: as the seals say, and
+            what is held again in a later bucket is noted where they do not.
 
     Raises:
         Unavailable: a lane was collected faster than it could be read.
@@ -109,7 +109,7 @@ def verify(
     lanes = list(lanes)
     for lane in lanes:
         report(f"verify {lane}", count, len(lanes))
-        found, reading, held = _settled(store, lane, window_ms)
+        found, reading, held = _settled(store, lane, window_of(lane))
         findings += found
         total.entries += reading.entries
         total.chunks += reading.chunks
@@ -178,14 +178,26 @@ def _count(book: Book, held: list[Part], window_ms: int | None, findings: Findin
     twice = len(ids) - len(arrays.sorted_unique(ids))
     if not twice:
         return len(ids)
-    late = _late(held, ids, window_ms or 0)
-    if late < twice:
-        text = f"{twice - late} of {len(ids)} ids are held more than once"
+    least_ms, sure = (window_ms, True) if window_ms is not None else _said(book)
+    late = _late(held, ids, least_ms) if least_ms is not None else 0
+    unsure = 0 if sure else _late(held, ids, 0) - late
+    if late + unsure < twice:
+        text = f"{twice - late - unsure} of {len(ids)} ids are held more than once"
         findings.add(Kind.DECIDED_TWICE, book.name, "segments", text)
-    elif window_ms is None:
-        text = f"{late} of {len(ids)} ids are held again in a later bucket: say --window"
+    elif unsure:
+        text = f"{unsure} of {len(ids)} ids are held again in a later bucket: say --window"
         findings.add(Kind.LATE_REPEAT, book.name, "segments", text)
     return len(ids)
+
+
+def _said(book: Book) -> tuple[int | None, bool]:
+    """Return the shortest window that a lane's seals say, and whether none can have been shorter.
+
+    What an earlier seal had let go for good is held again however long a later window is.
+    """
+    said = [seal.window_ms for seq, seal in book.seals.items() if seq]
+    windows = [window_ms for window_ms in (*said, book.head.window_ms) if window_ms]
+    return min(windows, default=None), book.whole and all(said) and bool(windows)
 
 
 def _late(held: list[Part], ids: arrays.Ids, window_ms: int) -> int:

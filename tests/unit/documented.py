@@ -19,7 +19,7 @@ OPEN = {
     *("before", "after", "offsets"),
 }
 #: Keys whose values may be keyed by names, behind which there are keys again.
-NAMED = {"lanes", "nodes", "metrics"}
+NAMED = {"lanes", "nodes", "metrics", "repeats"}
 #: Pages whose sections say what verbs print.
 _PAGES = ("docs/operations.md", "docs/watching.md", "docs/metrics.md")
 #: Verbs of which one table speaks for all.

@@ -19,6 +19,7 @@ from delivery.operate.repair import found
 from tests.unit.documented import checked, section, undocumented
 from tests.unit.house import LANE, House
 from tests.unit.operate_kit import billed, called, chained, document, housed
+from tests.unit.test_audit_repeats import silenced
 from tests.unit.test_auditing import DAMAGE
 from tests.unit.test_cli import LEAVES
 from tests.unit.watch_kit import shop
@@ -158,16 +159,17 @@ def test_an_audit_that_cannot_prove_all_exits_with_another_code(kafka: House) ->
     assert "not proved: shop/ship/0: there is no topic" in said
 
 
-def test_an_audit_after_a_compaction_that_forgot_asks_for_the_window(kafka: House) -> None:
+def test_an_audit_after_a_compaction_that_forgot_asks_for_a_window_that_no_seal_says(
+    kafka: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kafka.write("a day later", timestamp_ms=3 * 86_400_000)
     kafka.done()
-    options = ("--window", "24h")
-    document(
-        "catalog", "compact", kafka.store.url, "price", "--keep-entries", "0", *options, "--yes"
-    )
+    document("catalog", "compact", kafka.store.url, "price", "--keep-entries", "0", "--yes")
     asked = ("audit", kafka.store.url, "--kafka", "here:1", "--stage", "price")
-    assert "say --window here too" in called(*asked, code=1).stdout
-    assert document(*asked, *options)["verdict"] == "exact"
+    assert document(*asked)["verdict"] == "exact"
+    silenced(monkeypatch)
+    assert "say no window" in called(*asked, code=1).stdout
+    assert document(*asked, "--window", "24h")["verdict"] == "exact"
 
 
 @pytest.mark.parametrize(
@@ -176,7 +178,8 @@ def test_an_audit_after_a_compaction_that_forgot_asks_for_the_window(kafka: Hous
         (("24h",), "exact", 0),
         (("ship=1h", "price=24h"), "exact", 0),
         (("shop/price=24h",), "exact", 0),
-        (("ship=24h",), "unproved", 3),
+        ((), "exact", 0),
+        (("ship=24h",), "exact", 0),
         (("24h", "price=20d"), "broken", 1),
         (("20d", "price=24h"), "exact", 0),
     ],
@@ -192,11 +195,30 @@ def test_a_stage_is_held_to_its_own_window(
     asked = [word for window in windows for word in ("--window", window)]
     found = document("audit", kafka.store.url, "--kafka", "here:1", *asked, code=code)
     assert found["verdict"] == verdict
+    whole = document("catalog", "verify", kafka.store.url, *asked, code=code)
+    assert (whole["whole"], whole["notes"]) == (not code, [])
+
+
+def test_what_neither_seals_nor_options_say_of_a_window_is_noted(
+    kafka: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("often", "moves on", "moves on further", "often"):
+        kafka.now += 5 * 86_400_000
+        kafka.write(name, timestamp_ms=kafka.now)
+        kafka.done()
+    silenced(monkeypatch)
+    asked = ("audit", kafka.store.url, "--kafka", "here:1")
+    assert document(*asked, "--window", "ship=24h", code=3)["verdict"] == "unproved"
+    assert document(*asked, "--window", "price=24h")["verdict"] == "exact"
+    (note,) = document("catalog", "verify", kafka.store.url)["notes"]
+    assert "say --window" in note["text"]
+    assert document("catalog", "verify", kafka.store.url, "--window", "price=24h")["notes"] == []
 
 
 @pytest.mark.parametrize("window", ["prise=24h", "price=long", "price="])
 def test_a_window_of_nobody_is_refused(kafka: House, window: str) -> None:
     called("audit", kafka.store.url, "--kafka", "here:1", "--window", window, code=2)
+    called("catalog", "verify", kafka.store.url, "--window", window, code=2)
 
 
 def test_every_key_of_a_story_is_documented(kafka: House) -> None:

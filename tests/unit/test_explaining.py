@@ -100,7 +100,7 @@ def test_what_was_dropped_as_a_repeat_is_told_from_the_first_record(
     shop: House, monkeypatch: pytest.MonkeyPatch, gap: int
 ) -> None:
     """Whether repeats are read one by one or in one go."""
-    monkeypatch.setattr("delivery.operate.copies.GAP_OFFSETS", gap)
+    monkeypatch.setattr("delivery.operate.repeats.GAP_OFFSETS", gap)
     (reading,) = story(shop, "in", 0).readings
     assert (reading.named, reading.repeats_upto) == ("header:id", 30)
     assert [(one.offset, one.seq) for one in reading.repeats] == [(9, 2), (19, 4), (29, 6)]
@@ -115,11 +115,11 @@ def test_what_was_dropped_as_a_repeat_is_told_from_the_first_record(
 
 
 def test_repeats_are_looked_for_within_bounds(shop: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("delivery.operate.copies.REPEATS_OFFSETS_MAX", 10)
+    monkeypatch.setattr("delivery.operate.repeats.REPEATS_OFFSETS_MAX", 10)
     (reading,) = story(shop, "in", 0).readings
     assert ([one.offset for one in reading.repeats], reading.repeats_upto) == ([9], 11)
-    monkeypatch.setattr("delivery.operate.copies.REPEATS_OFFSETS_MAX", 30)
-    monkeypatch.setattr("delivery.operate.copies.REPEATS_SEALS_MAX", 3)
+    monkeypatch.setattr("delivery.operate.repeats.REPEATS_OFFSETS_MAX", 30)
+    monkeypatch.setattr("delivery.operate.repeats.REPEATS_SEALS_MAX", 3)
     (reading,) = story(shop, "in", 0).readings
     assert ([one.offset for one in reading.repeats], reading.repeats_upto) == ([9, 19], 20)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from dedup.arrays import pack
@@ -12,14 +10,10 @@ from dedup.errors import InvalidUsage
 from dedup.formats.segment import BUCKET_MS
 from dedup.ids import named
 from dedup.local import Home, LaneIndex
-from delivery.operate.auditing import Terms, audit
-from delivery.operate.logs import Cluster
-from delivery.operate.verification import verify
 from delivery.protocol import messages as m
 from delivery.runner import LaneRunner
 from delivery.stage import Policy
 from tests.unit.house import LANE, House, sealed_upto, seals, values
-from tests.unit.memory_kafka import MemoryClient
 
 #: A window of so few buckets that a test walks through all of them.
 WINDOW_MS = 6 * BUCKET_MS
@@ -93,47 +87,6 @@ def test_the_window_is_measured_from_the_end_of_the_bucket_that_the_id_was_seale
     assert run(house, "a", at_ms=end) == 1, "the window is past it"
     assert run(house, "a", at_ms=end) == 0, "and holds it again from now on"
     assert house.proved() == []
-
-
-def asked(house: House, window_ms: int | None) -> list[str]:
-    """Prove with another window, by both checkers, which must agree, and name what is found."""
-    house.inputs[LANE] = replace(house.inputs[LANE], window_ms=window_ms)
-    found = [finding.kind.name for finding in house.proved()]
-    catalog, cluster = house.catalog(), Cluster(MemoryClient(house.broker))
-    windows = {} if window_ms is None else {"": window_ms}
-    audited = audit(catalog, cluster, [LANE], Terms(windows=windows, finished=True))
-    assert [one.kind.name for one in (*audited.findings, *audited.notes)] == found
-    verdict = "broken" if "DECIDED_TWICE" in found else "unproved" if found else "exact"
-    assert audited.verdict == verdict
-    closer = {LANE} if found else set()
-    assert set(audited.looked_closer) == closer, "what is right is proved over columns"
-    # The catalog alone knows it to a bucket.
-    checked = verify(house.store, [LANE], window_ms=window_ms)
-    assert checked.whole
-    assert not verify(house.store, [LANE], window_ms=WINDOW_MS + BUCKET_MS).whole
-    assert [one.kind.name for one in checked.notes] == ["LATE_REPEAT"] * (window_ms is None)
-    return found
-
-
-def test_an_audit_knows_a_repeat_later_than_the_window(house):
-    """And one that came as late as that, but not later than a longer window, for twice decided."""
-    for at_ms in (EDGE, EDGE + BUCKET_MS + WINDOW_MS):
-        assert run(house, f"moves lane time to {at_ms}", at_ms=at_ms) == 1
-        assert run(house, "a", at_ms=at_ms) == 1
-    assert asked(house, WINDOW_MS) == []
-    assert asked(house, WINDOW_MS + 1) == ["DECIDED_TWICE"]
-    assert asked(house, None) == ["LATE_REPEAT"]
-
-
-def test_what_was_decided_twice_within_the_window_is_broken_in_any_case(house):
-    """Whoever wrote it forgot too early: another window was given to one of two processes."""
-    assert run(house, "a", at_ms=EDGE) == 1
-    run(house, "moves lane time", at_ms=EDGE + BUCKET_MS)
-    house.write("a", timestamp_ms=EDGE + BUCKET_MS)
-    house.home = None
-    house.done(house.runner(window_ms=0))
-    assert asked(house, None) == ["LATE_REPEAT"]
-    assert asked(house, 1) == ["DECIDED_TWICE"]
 
 
 @pytest.mark.parametrize("age_ms", [1, BUCKET_MS, WINDOW_MS, 100 * WINDOW_MS, EDGE])

@@ -322,6 +322,24 @@ def test_a_run_is_touched_whole_unless_it_is_large(tmp_path, monkeypatch, large)
     assert resident(tmp_path / "run") == (0 if large else aligned_to_pages(run.nbytes))
 
 
+@pytest.mark.parametrize("crowded", [False, True])
+def test_whoever_goes_through_a_run_leaves_the_pages_of_others_alone(
+    tmp_path, monkeypatch, crowded
+):
+    """Of a run that may not stay, only what was gone through goes: others look ids up in the rest."""
+    ids = some(50_000)
+    run = put(tmp_path / "run", ids)
+    monkeypatch.setattr(groups, "crowded", lambda: crowded)
+    monkeypatch.setattr(groups, "PIECE_IDS", 1 << 14)
+    whole = aligned_to_pages(run.nbytes)
+    run.touch()
+    seen = [len(piece) for piece in Held(run, tmp_path / "run", 1).pieces()]
+    assert (sum(seen), len(seen)) == (len(ids), 4)
+    left = resident(tmp_path / "run")
+    # Prefixes and origins stand behind the ids.
+    assert (left == whole) if not crowded else (0 < left <= whole - ids.nbytes + mmap.PAGESIZE)
+
+
 def test_what_is_let_go_of_is_not_resident_and_is_found_all_the_same(tmp_path):
     ids = some(50_000)
     run = put(tmp_path / "run", ids)
@@ -349,6 +367,17 @@ def test_a_merge_does_not_keep_what_it_has_read(tmp_path, monkeypatch):
     merge_runs(tmp_path / "m", runs, every)
     assert 0 < most < sum(run.nbytes for run in runs) / 2
     assert resident(*names) == 0
+
+
+def test_a_small_merge_leaves_pages_alone(tmp_path):
+    """Others look ids up there meanwhile."""
+    names = [tmp_path / str(at) for at in range(2)]
+    runs = [put(name, some(50_000, seed=at)) for at, name in enumerate(names)]
+    for run in runs:
+        run.touch()
+    before = resident(*names)
+    merge_runs(tmp_path / "m", runs, every)
+    assert resident(*names) == before > 0
 
 
 @pytest.mark.parametrize(("spare", "kept"), [(0, True), (-1, False)])

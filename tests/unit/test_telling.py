@@ -99,13 +99,13 @@ def without_digests(real: Any, *asked: Any) -> Any:
 
 
 def without_one(real: Any, *asked: Any, **more: Any) -> Any:
-    found, upto = real(*asked, **more)
-    return found[1:], upto
+    told = real(*asked, **more)
+    return replace(told, found=told.found[1:])
 
 
 def further(real: Any, *asked: Any, **more: Any) -> Any:
-    found, upto = real(*asked, **more)
-    return found, upto + 1
+    told = real(*asked, **more)
+    return replace(told, upto={partition: at + 1 for partition, at in told.upto.items()})
 
 
 def without_copies(real: Any, *asked: Any, **more: Any) -> Any:
@@ -120,8 +120,8 @@ def nothing(*_: Any) -> Any:
     return None
 
 
-def nobody(*_: Any) -> Any:
-    return {}
+def read_by_nobody(real: Any, *asked: Any) -> Any:
+    return replace(real(*asked), receivers={})
 
 
 def nowhere(*_: Any) -> Any:
@@ -139,7 +139,7 @@ LIES: list[Lie] = [
     ("repeats", explaining, "repeats", without_one),
     ("repeats_upto", explaining, "repeats", further),
     ("outputs", copies, "copies", without_copies),
-    ("outputs", explaining._Teller, "_receivers", nobody),
+    ("outputs", explaining._Teller, "_copy", read_by_nobody),
     ("origin", explaining._Teller, "origin", of_another),
     ("places", telling, "places_of_id", nowhere),
 ]

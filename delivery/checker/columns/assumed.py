@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from dedup.catalog.store import Store
+from delivery.checker.again import Again
 from delivery.checker.columns.base import Decided
 from delivery.checker.columns.ground import Base, Doubt, Ground
 from delivery.checker.columns.listed import raise_first
@@ -56,4 +57,5 @@ def assumed(store: Store, lane: str, span: Span) -> Base:
         places=np.empty((0, 3), dtype=np.int64),
         sources=(),
         trusted=True,
+        let_go_ms=Again(book.head, book.seals, None).let_go_ms,
     )

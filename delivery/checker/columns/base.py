@@ -6,9 +6,9 @@ What it must not know: rules of proofs, topics.
 
 Invariants:
     Which ids were decided is what the catalog says: it is proved by then that it says the right ones.
-    It does not grow for ever. A publisher's id is held for `HELD_WINDOWS` windows, of `WINDOW_MS_MAX`
-    each where nobody says how long one is; an index holds none longer than a window and a quarter. An
-    internal id is held until every copy of it is a remnant, an output until its topic lets it go.
+    It does not grow for ever. A publisher's id is held for `HELD_WINDOWS` windows, the longest that
+    seals say, of `WINDOW_MS_MAX` each where nobody says how long one is; an index holds none longer
+    than a window and a quarter. An internal id is held until every copy of it is a remnant, an output until its topic lets it go.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 from dedup.expiry import WINDOW_MS_MAX
 from dedup.formats.segment import Bucket, Origin, Part
 from dedup.model import HeadRef, ReadSeq, Source
+from delivery.checker.again import Again
 from delivery.checker.columns.ground import Base, Doubt, Ground, Group
 from delivery.checker.columns.listed import ids_of, listed_parts, raise_first
 from delivery.checker.columns.same import (
@@ -117,7 +118,7 @@ def following(
     Args:
         ground: the evidence.
         book: the seals in question.
-        asked: the window.
+        asked: the window, if it is not what the seals say.
         base: what was proved before them.
         sent: each record that the lane has sent since, once.
         known: ids that were decided by seals that are gone.
@@ -139,8 +140,11 @@ def following(
     else:
         raise Doubt(None, f"seal {upto}", "the last acknowledged entry is gone")
     found = _base(ground, book, base, (ref, *times), upto=upto, known=known)
-    found = replace(found, frontier=walk)
-    return _forgotten(_sent(found, book, sent.rows(sent.seqs <= upto)), ground, asked.window_ms)
+    seals = {seq: seal for seq, seal in book.seals.items() if seq <= upto}
+    again = Again(head, seals, asked.window_ms, base.let_go_ms if base is not None else 0)
+    found = replace(found, frontier=walk, let_go_ms=again.let_go_ms)
+    window_ms = asked.window_ms or _longest(book)
+    return _forgotten(_sent(found, book, sent.rows(sent.seqs <= upto)), ground, window_ms)
 
 
 def proved_seals(book: Book) -> list[int]:
@@ -235,9 +239,15 @@ def _sent(base: Base, book: Book, sent: Sent) -> Base:
     )
 
 
-def _forgotten(base: Base, ground: Ground, window_ms: int | None) -> Base:
+def _longest(book: Book) -> int:
+    """Return the longest window that is said; the longest there can be if none is."""
+    said = [seal.window_ms for seal in book.seals.values()]
+    return max([book.head.window_ms, *said]) or WINDOW_MS_MAX
+
+
+def _forgotten(base: Base, ground: Ground, window_ms: int) -> Base:
     """Return a base without what can matter to no proof any more."""
-    held_ms = HELD_WINDOWS * (window_ms or WINDOW_MS_MAX)
+    held_ms = HELD_WINDOWS * window_ms
     left = [group for group in base.groups if not _can_go(group, base, held_ms)]
     place = {group.bucket: at for at, group in enumerate(left)}
     to = np.array([place.get(group.bucket, -1) for group in base.groups] or [-1], dtype=np.int64)

@@ -85,6 +85,7 @@ class Base:
         sources: partitions.
         forgotten: up to this seal outputs may have been forgotten, because a topic let them go.
         trusted: the catalog is taken at its word, and what was sent up to here is not known.
+        let_go_ms: buckets of publishers' ids that ended by then may have been let go by that seal.
     """
 
     ref: HeadRef
@@ -101,6 +102,7 @@ class Base:
     sources: tuple[Source, ...]
     forgotten: int = -1
     trusted: bool = False
+    let_go_ms: int = 0
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ What it is: `admit_late`, which takes their records for fresh ones.
 What it must not know: why anything else was decided.
 
 Invariants:
-    Without a window nothing is admitted: what may be right with one is in doubt.
+    Where neither seals nor who asks say a window nothing is admitted: what may be right is in doubt.
     What does not pass is left as it is, and nothing explains its decision then.
 """
 
@@ -38,11 +38,11 @@ def admit_late(
         book: the lane.
         rows: its records, whose `fresh` is changed.
         decided: the ids of all seals in question, and these.
-        asked: the window.
+        asked: the window, if it is not what the seals say.
         base: what is proved already.
 
     Raises:
-        Doubt: an id was decided again, and whether late enough only the window would tell.
+        Doubt: an id was decided again, and whether late enough only a window would tell.
     """
     ids, seqs = decided
     due = np.flatnonzero(rows.fresh & (rows.seqs >= 0))
@@ -55,16 +55,20 @@ def admit_late(
     records = matches((*_words(rows.ids), rows.seqs), (*_words(ids[more]), seqs[more]))
     marks = rows.marks[records]
     external = (marks == ABSENT) | (ground.kept[marks] != 0)
-    again = Again(book.head, book.seals, asked.window_ms)
+    let_go_ms = base.let_go_ms if base is not None else 0
+    again = Again(book.head, book.seals, asked.window_ms, let_go_ms)
     before = _Before(rows, decided, ids[more], base)
     for at in np.flatnonzero((records != ABSENT) & external).tolist():
         seq, row = int(seqs[more[at]]), int(records[at])
-        last, end_ms = before.decision(at, seq)
-        past = again.past_ms(last, seq) if end_ms is None else again.judged_ms(seq) - end_ms
-        if past < (asked.window_ms or 0):
+        last, known_ms = before.decision(at, seq)
+        end_ms = again.end_ms(last) if known_ms is None else known_ms
+        if not again.may(end_ms, seq):
             continue
-        if asked.window_ms is None:
-            text = f"id {in_hex(ids, int(more[at]))}: right if ids were held for {past} ms at most"
+        if not again.knows(end_ms, seq):
+            past_ms = again.judged_ms(seq) - end_ms
+            text = (
+                f"id {in_hex(ids, int(more[at]))}: right if ids were held for {past_ms} ms at most"
+            )
             raise Doubt(Kind.LATE_REPEAT, f"seal {seq}", text)
         rows.fresh[row] = True
 

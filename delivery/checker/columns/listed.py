@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dedup.catalog.store import Store
-from dedup.formats.segment import BUCKET_MS, Part
+from dedup.formats.segment import Part
 from dedup.model import SegmentList, Slot, Source
+from delivery.checker.again import Again
 from delivery.checker.chunks import read_listed
 from delivery.checker.columns.ground import Doubt, Ground
 from delivery.checker.columns.same import ABSENT, Ints, Mask, Words, distinct, firsts, matches
@@ -90,14 +91,15 @@ def check_list(
     held = np.zeros(len(due), dtype=np.bool_)
     held[found] = True
     missing = due[~held & (rows.seqs[due] <= listed.upto)]
-    marks, sources = rows.marks[missing], rows.sources[missing]
+    if not len(missing):
+        return
+    marks, sources, sealed = rows.marks[missing], rows.sources[missing], rows.seqs[missing]
     reads = {read.key: read.seq for read in book.head.read_seqs}
-    for at in distinct((marks, sources)).tolist() if len(missing) else ():
+    again = Again(book.head, book.seals, asked.window_ms)
+    for at in distinct((marks, sources, sealed)).tolist():
         mark = ground.marks.every[int(marks[at])] if marks[at] != ABSENT else None
         if mark is None or mark.kept:
-            window_ms = asked.window_ms
-            fine = window_ms is not None and book.head.lane_time_ms >= window_ms + BUCKET_MS
-            fine = fine and int(missing[at]) >= rows.known
+            fine = int(missing[at]) >= rows.known and again.may_by_now(int(sealed[at]))
         else:
             key = (mark.sender, mark.incarnation, rows.every[int(sources[at])].topic)
             fine = reads.get(key, -1) >= mark.seq

@@ -15,8 +15,10 @@ from delivery.cli.tables import ago, number, size, table, when, wide
 from delivery.cli.watching import home_option
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from dedup.catalog.catalog import Catalog
     from delivery.operate.lanes import Lane, Tier
     from delivery.watch.filters import Health, LaneFilters
 
@@ -49,11 +51,9 @@ def command(
     acknowledged (pending), the frontier in its input, the ids it holds, the segments they lie in,
     bytes, and the age of the last seal. Of LANE, the filters that this host has for it, too.
     """
-    from dedup.local.home import home_of  # noqa: PLC0415  keeps --help light
-    from delivery.operate.databases import with_databases  # noqa: PLC0415  see above
+    from delivery.operate.databases import with_databases  # noqa: PLC0415  keeps --help light
     from delivery.operate.lanes import inspect  # noqa: PLC0415  see above
     from delivery.operate.opening import chosen, opened  # noqa: PLC0415  see above
-    from delivery.watch.filters import filters  # noqa: PLC0415  see above
 
     found = []
     with opened(url) as plain, with_databases(plain, databases) as (catalog, elsewhere):
@@ -64,9 +64,7 @@ def command(
             if len(names) > 1:
                 out.step(f"read {len(found)} of {len(names)} lanes", len(found), len(names))
         where = catalog.store.url
-        # As stages that are told nothing find it.
-        own = home_of(None if home is None else str(home))
-        kept = {} if own is None else {one.lane: one for one in filters(catalog, names, own.root)}
+        kept = _kept(catalog, names, home) if lane is not None or out.as_json else {}
     alone = lane is not None and len(found) == 1
     lines = _story(found[0], kept.get(found[0].lane)) if alone else _table(found)
     lines += [
@@ -85,6 +83,16 @@ def command(
             ],
         },
     )
+
+
+def _kept(catalog: Catalog, names: Sequence[str], home: Path | None) -> dict[str, LaneFilters]:
+    """Return what this host has of the lanes."""
+    from dedup.local.home import home_of  # noqa: PLC0415  a third of the verb's start
+    from delivery.watch.filters import filters  # noqa: PLC0415  see above
+
+    # As stages that are told nothing find it.
+    own = home_of(None if home is None else str(home))
+    return {} if own is None else {one.lane: one for one in filters(catalog, names, own.root)}
 
 
 def _table(lanes: list[Lane]) -> list[str]:

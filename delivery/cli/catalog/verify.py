@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from delivery.cli.durations import DURATION
+from delivery.cli.durations import BY_STAGE
 from delivery.cli.output import Output, verb
 from delivery.cli.tables import number, size
 
@@ -21,11 +21,16 @@ _FOUND_SOMETHING = 1
 @click.argument("stage", required=False)
 @click.option(
     "--window",
-    type=DURATION,
-    help="The stages' window: ids of publishers may be there again after it. Without it that is noted.",
+    "windows",
+    type=BY_STAGE,
+    multiple=True,
+    help="The stages' window, or that of one of them, in place of what the seals say: ids of publishers may be there again "
+    "after it. Where neither says one that is noted.",
 )
 @verb
-def command(out: Output, *, url: str, stage: str | None, window: int | None) -> None:
+def command(
+    out: Output, *, url: str, stage: str | None, windows: tuple[tuple[str, int], ...]
+) -> None:
     """Read all that the catalog at URL holds, or that of one STAGE: is it whole?
 
     Every checksum, everything that a seal or a list refers to, every lane without a gap. It reads
@@ -33,11 +38,15 @@ def command(out: Output, *, url: str, stage: str | None, window: int | None) -> 
     Kafka is what the catalog promises is the question of `delivery audit`.
     """
     from delivery.operate.opening import chosen, opened  # noqa: PLC0415  keeps --help light
+    from delivery.operate.reach import said_of  # noqa: PLC0415  see above
     from delivery.operate.verification import verify  # noqa: PLC0415  see above
 
     with opened(url) as catalog:
         lanes = chosen(catalog, stage)
-        found = verify(catalog.store, lanes, out.step, window_ms=window)
+        said = dict(windows)
+        for named in filter(None, said):
+            chosen(catalog, named)  # one that is misspelt would be left without a window
+        found = verify(catalog.store, lanes, out.step, window_of=lambda lane: said_of(lane, said))
         where = catalog.store.url
     lines = [str(finding) for finding in found.findings]
     lines += [f"late repeat: {note}" for note in found.notes]

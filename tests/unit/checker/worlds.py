@@ -98,7 +98,7 @@ class World:
             stage=Function(self.price),
             emitter=MemoryEmitter(self.broker, [writes]),
             clock=self,
-            policy=Policy(keep_ids=keep),
+            policy=Policy(keep_ids=keep, window_ms=WINDOW_MS),
         )
 
     def price(self, record: Record) -> Output:
