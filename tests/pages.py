@@ -39,6 +39,7 @@ RUN = {
     ("docs/tutorial.md", "py"): (3, f"{INTEGRATION}/test_tutorial.py"),
     ("docs/tutorial.md", "sh"): (6, f"{INTEGRATION}/test_tutorial.py"),
     ("docs/tutorial.md", "text"): (2, f"{INTEGRATION}/test_tutorial.py"),
+    ("docs/wrapping.md", "py"): (1, f"{INTEGRATION}/test_wrap_bounded.py"),
     (f"{HOW_TO}/add-a-receiver.md", "py"): (2, f"{INTEGRATION}/test_pages.py"),
     (f"{HOW_TO}/avro-and-protobuf.md", "py"): (2, f"{UNIT}/test_docs_codecs.py"),
     (f"{HOW_TO}/delete-data.md", "sh"): (1, f"{INTEGRATION}/test_pages_typed.py"),

@@ -1,7 +1,7 @@
 """Spark's Kafka source, told where to begin by us and nothing else by anybody.
 
-What it is: `reader`, `refuse_ours` for options that a user gives along, and how options of Kafka's
-are spelled for Spark.
+What it is: `frame`, a stream, and `bounded`, a batch; `refuse_ours` for options that a user gives along,
+and how options of Kafka's are spelled for Spark.
 What it must not know: batches, lanes, what is done with the rows.
 
 Invariants:
@@ -22,7 +22,7 @@ from delivery.microbatch.offsets import Offsets
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["OURS", "frame", "kafka_options", "refuse_ours"]
+__all__ = ["OURS", "bounded", "frame", "kafka_options", "refuse_ours"]
 
 #: What the guarantee rests on, in lower case as Spark compares options, and why.
 OURS = {
@@ -35,6 +35,8 @@ OURS = {
     "startingtimestamp": "the lanes' frontiers say where to begin",
     "startingoffsetsbytimestamp": "the lanes' frontiers say where to begin",
     "startingoffsetsbytimestampstrategy": "the lanes' frontiers say where to begin",
+    "endingtimestamp": "a run ends at offsets, which endingOffsets may say",
+    "endingoffsetsbytimestamp": "a run ends at offsets, which endingOffsets may say",
 }
 #: What the engine says itself and a user of `wrap_source` says instead.
 SAID = ("kafka.bootstrap.servers", "subscribe", "startingoffsets", "includeheaders")
@@ -62,23 +64,39 @@ def frame(
     options: Mapping[str, str],
 ) -> DataFrame:
     """Return a stream of Spark's own Kafka columns, headers among them, from `start` on."""
-    text = json.dumps(
-        {topic: {str(p): offset for p, offset in found.items()} for topic, found in start.items()}
-    )
-    return (
-        spark.readStream.format("kafka")
-        .option("kafka.fetch.max.wait.ms", FETCH_WAIT_MS)
-        .options(**options)
-        .options(
-            **{
-                "subscribe": topics,
-                "startingOffsets": text,
-                "includeHeaders": "true",
-                "failOnDataLoss": "true",
-                "kafka.isolation.level": "read_committed",
-            }
-        )
-        .load()
+    told = {"subscribe": topics, "startingOffsets": _json(start)}
+    return spark.readStream.format("kafka").options(**_options(options, told)).load()
+
+
+def bounded(
+    spark: SparkSession, start: Offsets, end: Offsets, options: Mapping[str, str]
+) -> DataFrame:
+    """Return the same columns of what lies between, whatever comes meanwhile.
+
+    Spark is told which partitions there are: of a subscription it would want to know where one begins
+    that was added since.
+    """
+    told = {
+        "assign": json.dumps({topic: sorted(found) for topic, found in start.items()}),
+        "startingOffsets": _json(start),
+        "endingOffsets": _json(end),
+    }
+    return spark.read.format("kafka").options(**_options(options, told)).load()
+
+
+def _options(given: Mapping[str, str], told: Mapping[str, str]) -> dict[str, Any]:
+    """Return all that Spark's source is told; what the guarantee rests on wins."""
+    ours = {
+        "includeHeaders": "true",
+        "failOnDataLoss": "true",
+        "kafka.isolation.level": "read_committed",
+    }
+    return {"kafka.fetch.max.wait.ms": FETCH_WAIT_MS, **given, **told, **ours}
+
+
+def _json(offsets: Offsets) -> str:
+    return json.dumps(
+        {topic: {str(p): offset for p, offset in found.items()} for topic, found in offsets.items()}
     )
 
 

@@ -1,4 +1,4 @@
-"""The driver of a wrapped job: each micro-batch becomes one seal of the stage's lane.
+"""The driver of a wrapped stream: each micro-batch becomes one seal of the stage's lane.
 
 What it is: `StageDriver`, which opens the lane, runs what `foreachBatch` hands it, and delivers.
 What it must not know: how Spark's query is started, stopped and shown.
@@ -8,74 +8,37 @@ Invariants:
     Spark's own state advances, and then its outputs are thrown away.
     A stateful job goes on only on the checkpoint whose batches are sealed in the lane, and only
     where that one stands: the number of its next batch is a position in the lane's frontier.
-    A job without state needs no memory of Spark's: the lane's frontier is where it stands.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import uuid
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dedup.catalog.store import Blob
-from dedup.errors import Corrupt, DeliveryError, InvalidUsage, Unavailable
+from dedup.errors import Corrupt, InvalidUsage, Unavailable
 from dedup.formats.dropped import Run, decode_dropped
-from dedup.model import Counts, Frontier, Seal, Source
-from delivery.host.adapters import open_reader, open_topics
-from delivery.host.clock import SystemClock
+from dedup.model import Frontier, Seal, Source
 from delivery.host.counters import Counters
-from delivery.host.ends import ended
-from delivery.host.hints import Hints
-from delivery.host.outdated import refuse_outdated
-from delivery.host.reminding import remind, remind_of_lanes, warn_unnamed
-from delivery.host.renamed import Declared, refuse_renamed
-from delivery.host.senders import Senders, Writers
-from delivery.kafka.opening import open_client
-from delivery.life.guard import refuse_at_rest
 from delivery.microbatch.offsets import Checkpoint, Offsets
-from delivery.microbatch.task import at_of_environment
-from delivery.naming import said_of
-from delivery.ports import Log
 from delivery.protocol import messages as m
-from delivery.protocol.state import Limits
-from delivery.stage import Policy, stage_of
-from delivery.wrap.judging import Bench, judge_range
+from delivery.wrap.lane import StageLane, difference
 from delivery.wrap.outputs import selected
-from delivery.wrap.pieces import Piece
-from delivery.wrap.plans import forget_shuffles, watched
+from delivery.wrap.plans import forget_shuffles
 from delivery.wrap.positions import state_source
-from delivery.wrap.runner import RUNS_MAX, Result, StageLaneRunner
+from delivery.wrap.runner import RUNS_MAX
 from delivery.wrap.source import Wrapped
-from delivery.wrap.token import PROPERTY, Token
+from delivery.wrap.token import Token
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from delivery.kafka.port import Client, Topic
-
 __all__ = ["StageDriver"]
 
 LOG = logging.getLogger(__name__)
-
-
-class _Logs:
-    """The topics of a stage, as its lane asks for them."""
-
-    def __init__(self, client: Client, topics: Iterable[Topic]) -> None:
-        self._readers = [open_reader(client, topic.name) for topic in topics]
-
-    def log(self) -> Log:
-        """Return topics and bounds, read now."""
-        logs = [reader.log() for reader in self._readers]
-        return Log(
-            topics=tuple(topic for log in logs for topic in log.topics),
-            low=Frontier.of(position for log in logs for position in log.low),
-            high=Frontier.of(position for log in logs for position in log.high),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +50,8 @@ class _Batch:
     end: Frontier
 
 
-class StageDriver:
-    """Runs the lane of a wrapped job.
+class StageDriver(StageLane):
+    """Runs the lane of a wrapped stream.
 
     Args:
         wrapped: the stage.
@@ -107,48 +70,14 @@ class StageDriver:
         query_id: str | None,
         code: str = "",
     ) -> None:
-        plan, spec = wrapped.plan, wrapped.spec
-        self._wrapped = wrapped
-        self._checkpoint = checkpoint
-        self.lane = wrapped.lane
-        self.counters = Counters()
         self._state = None if query_id is None else state_source(query_id)
+        self._checkpoint = checkpoint
         self._frame: DataFrame | None = None
         #: Whether the plan of the batch under way has run.
         self._asked = False
-        self._client = open_client(plan.kafka, plan.options, plan.client)
-        self._hints = Hints(self._client, spec.group)
-        self._bench = Bench(plan, spec, self.lane)
-        self._catalog = self._bench.catalog
-        self._outputs = outputs
-        self._emitter = open_topics(self._client, outputs)
-        topics = {name: topic.id for name, topic in wrapped.topics.items()}
-        writers = Writers(self._catalog)
-        senders = [Senders(writers, topic) for topic in topics.values()]
-        self._runner = StageLaneRunner(
-            self.lane,
-            topics=topics,
-            outputs=outputs,
-            run_plan=self._run_plan,
-            judge_range=self._judge_range,
-            state=b"" if self._state is None else self._state.topic,
-            catalog=self._catalog,
-            judge=self._bench.judge(lambda: [name for one in senders for name in one()]),
-            reader=_Logs(self._client, wrapped.topics.values()),
-            stage=stage_of(lambda _: None, code),
-            emitter=self._emitter,
-            clock=SystemClock(threading.Event()),
-            policy=Policy(
-                conflict_stops=spec.conflicts == "error",
-                window_ms=spec.window_ms,
-                named=said_of(spec.named, by_topic=True),
-            ),
-            limits=Limits(pending_max=1),
-            sealed=self._sealed,
-            at=at_of_environment(),
-        )
+        super().__init__(wrapped, outputs, state=self._state, code=code)
 
-    # Beginning and ending ---------------------------------------------------------------------
+    # Beginning --------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Load the lane, or let it begin where its source does; deliver what is owed.
@@ -156,15 +85,11 @@ class StageDriver:
         Raises:
             DeliveryError: the job cannot go on here; nothing was read or written.
         """
+        row, state = self._looked_up(), self._state
         start = self._wrapped.frontier()
-        refuse_at_rest(self._catalog, self._wrapped.spec.prefix, list(self._wrapped.topics))
-        refuse_renamed(self._catalog, [self._declared()])
-        refuse_outdated(self._catalog, self._client, [self.lane], self._outputs)
-        remind([self._wrapped.spec], list(self._wrapped.topics))
-        remind_of_lanes(self._catalog, self._wrapped.spec, {self.lane: None})
-        row = self._catalog.load(self.lane)
-        state = self._state
-        if state is not None:
+        if state is None:
+            self._refuse_kept(row)
+        else:
             committed = self._checkpoint.committed()
             upcoming = 0 if committed is None else committed + 1
             if row is not None:
@@ -175,29 +100,7 @@ class StageDriver:
                 # The checkpoint of the job as it was before it was wrapped: state and offsets.
                 start = self._frontier(self._checkpoint.ends(committed))
             start = start.merged(Frontier.of([(state, upcoming)]))
-        elif row is not None and row.head.state:
-            raise InvalidUsage(
-                "start a wrapped job",
-                self.lane,
-                "it kept state before, and its plan has none now: that is another job; nothing was "
-                "read: end this one with `delivery stage retire`, and give the other a stage name of "
-                "its own, with the old checkpoint as start_from=",
-            )
-        self._runner.tell(m.Opened(start))
-        self._drain()
-
-    def _declared(self) -> Declared:
-        spec, made = self._wrapped.spec, self._client.describe(self._outputs)
-        return Declared(
-            pipeline=spec.pipeline,
-            stage=spec.name,
-            reads={topic.id: name for name, topic in self._wrapped.topics.items()},
-            writes={topic.id: name for name, topic in made.items()},
-        )
-
-    def _sealed(self, counts: Counts) -> None:
-        self.counters.count(counts)
-        warn_unnamed(self._wrapped.spec, self.lane, counts)
+        self._begin(start)
 
     def _check_state(self, frontier: Frontier, upcoming: int) -> None:
         """Refuse a checkpoint that is not the lane's, or stands elsewhere."""
@@ -219,14 +122,6 @@ class StageDriver:
                 return name
         return None
 
-    def close(self) -> None:
-        """Let go of everything. May be called twice."""
-        with suppress(DeliveryError):
-            self._bench.close()
-        self._emitter.close()
-        self._hints.close()
-        self._client.close()
-
     # Batches ----------------------------------------------------------------------------------
 
     def batch(self, frame: DataFrame, number: int) -> Counters:
@@ -244,8 +139,7 @@ class StageDriver:
         else:
             self._enter_again(planned)
         self._drain()
-        for name, topic in self._wrapped.topics.items():
-            self._hints.tell(name, {s.partition: o for s, o in planned.end if s.topic == topic.id})
+        self._told(planned.end)
         done = difference(self.counters, before)
         seq = self._runner.state.lane.known.ref.seq
         LOG.debug(
@@ -336,52 +230,13 @@ class StageDriver:
             )
         return [run for chunk in chunks for run in decode_dropped(chunk, place)]
 
-    # What the runner asks for -----------------------------------------------------------------
-
-    def _run_plan(self, token: Token) -> Result:
-        """Run the plan of the batch under way."""
-        frame, spark = self._frame, self._wrapped.spark
+    def _rows(self) -> DataFrame:
+        frame = self._frame
         assert frame is not None, "a plan is run inside a batch"
         if self._asked:
             forget_shuffles(frame)
         self._asked = True
-        reports = self._wrapped.reports
-        reports.value = {}
-        context = spark.sparkContext
-        context.setLocalProperty(PROPERTY, token.encode())
-        try:
-            table, trouble = watched(spark, lambda: selected(frame).toArrow())
-        finally:
-            context.setLocalProperty(PROPERTY, "")
-        pieces = {
-            source: piece for (run, source), piece in reports.value.items() if run == token.run
-        }
-        reports.value = {}
-        for piece in pieces.values():
-            # Of runs that do not count, too: filters were asked.
-            self.counters.add(Counters(**asdict(piece.asked), saturated=piece.saturated))
-        return Result(table=table, pieces=pieces, trouble=trouble)
-
-    def _judge_range(self, token: Token, source: Source) -> Piece:
-        name = next(name for name, topic in token.topics.items() if topic == source.topic)
-        start, end = token.ranges[source]
-        reader = open_reader(self._client, name, source.partition)
-        rows = reader.read(Frontier.of([(source, start)]), Frontier.of([(source, end)]))
-        return judge_range(token, self._bench, source, rows)
-
-    def _drain(self) -> None:
-        runner = self._runner
-        runner.drain()
-        if runner.state.stopped is not None:
-            if isinstance(runner.state.error, Exception):
-                raise runner.state.error
-            raise ended(self.lane, runner.state.stopped)
-        if not runner.state.lane.idle:
-            raise Unavailable(
-                "finish a micro-batch",
-                self.lane,
-                "something sealed is not acknowledged; nothing is lost: start the query again",
-            )
+        return selected(frame)
 
     def _refused(self, why: str) -> InvalidUsage:
         return InvalidUsage(
@@ -392,9 +247,3 @@ class StageDriver:
             "checkpoint=...) with an empty directory, once, and give that one: it goes on where the "
             "lane stands, without what was open in its state",
         )
-
-
-def difference(after: Counters, before: Counters) -> Counters:
-    """Return what was counted in between."""
-    had = before.document()
-    return Counters(**{name: number - had[name] for name, number in after.document().items()})

@@ -10,18 +10,19 @@ Invariants:
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 from dedup.errors import InvalidUsage
 from delivery.host.spec import Conflicts, Plan, StageSpec, window_ms
 from delivery.naming import IdFrom
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, DataFrameReader, DataFrameWriter
     from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
     from delivery.seeding.checkpoint import Uncommitted
     from delivery.watch.serving import Serving
+    from delivery.wrap.bounded import BoundedWriter
     from delivery.wrap.sink import WrappedWriter
     from delivery.wrap.source import Wrapped
 
@@ -42,11 +43,11 @@ class Pipeline(Protocol):
 
 
 class Ends:
-    """Wraps the ends of streaming jobs."""
+    """Wraps the ends of jobs, of streams or of batches."""
 
     def wrap_source(
         self: Pipeline,
-        reader: DataStreamReader,
+        reader: DataStreamReader | DataFrameReader,
         *,
         stage: str,
         id_from: str | IdFrom | None = None,
@@ -56,13 +57,14 @@ class Ends:
         start_from: str | None = None,
         uncommitted: Uncommitted = "refuse",
     ) -> DataFrame:
-        """Return the stream that a reader of Spark's would return, with each record once.
+        """Return the DataFrame that a reader of Spark's would return, with each record once.
 
         Columns and options stay Spark's. A job that reads several topics wraps each with the same
         stage.
 
         Args:
-            reader: `spark.readStream.format("kafka").option(...)`, not loaded.
+            reader: `spark.readStream.format("kafka").option(...)`, not loaded; or `spark.read`, for a
+                run over what is new since the last one, up to endingOffsets.
             stage: name of the job as a stage of this pipeline.
             id_from: how publishers name their records; see `stage`.
             window: how long a publisher may repeat itself; see `stage`.
@@ -96,26 +98,50 @@ class Ends:
             self.plan, self.wrapped, reader, spec, start_from=start_from, uncommitted=uncommitted
         )
 
+    @overload
     def wrap_sink(
         self: Pipeline,
         writer: DataStreamWriter,
         *,
         topic: str | tuple[str, ...] | list[str],
         code: str = "",
-    ) -> WrappedWriter:
-        """Return a writer whose `start()` runs the job as a stage.
+    ) -> WrappedWriter: ...
+
+    @overload
+    def wrap_sink(
+        self: Pipeline,
+        writer: DataFrameWriter,
+        *,
+        topic: str | tuple[str, ...] | list[str],
+        code: str = "",
+    ) -> BoundedWriter: ...
+
+    def wrap_sink(
+        self: Pipeline,
+        writer: Any,
+        *,
+        topic: str | tuple[str, ...] | list[str],
+        code: str = "",
+    ) -> WrappedWriter | BoundedWriter:
+        """Return a writer that runs the job as a stage: `start()` of a stream, `save()` of a batch.
 
         Args:
-            writer: `df.writeStream`, with an output mode and a trigger if wanted. The DataFrame has
-                the columns of Spark's Kafka sink: value, and key, headers, partition, topic.
+            writer: `df.writeStream`, with an output mode and a trigger if wanted, or `df.write`. The
+                DataFrame has the columns of Spark's Kafka sink: value, and key, headers, partition,
+                topic.
             topic: where its rows go; with several, the column `topic` says which.
             code: version of the job's code, kept in every seal.
         """
-        from delivery.wrap.sink import wrap_sink  # noqa: PLC0415 - Spark is not needed before
+        from pyspark.sql import DataFrameWriter  # noqa: PLC0415 - Spark is not needed before
+
+        from delivery.wrap.bounded import wrap_bounded  # noqa: PLC0415 - see above
+        from delivery.wrap.sink import wrap_sink  # noqa: PLC0415 - see above
 
         topics = (topic,) if isinstance(topic, str) else tuple(topic)
         if self.metrics is not None:
             self.metrics.begin(self.plan)
+        if isinstance(writer, DataFrameWriter):
+            return wrap_bounded(self.wrapped, writer, topics, code=code)
         return wrap_sink(self.wrapped, writer, topics, code=code)
 
     def forget_state(self: Pipeline, *, stage: str, checkpoint: str) -> None:

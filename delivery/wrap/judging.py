@@ -79,14 +79,15 @@ def judged(setup: Setup, tables: Iterable[pa.RecordBatch]) -> Iterator[pa.Record
 
     context = TaskContext.get()
     text = context.getLocalProperty(PROPERTY) if context else None
-    if not text:
+    token = Token.decode(text) if text else None
+    if token is None or token.lane != lane_of(setup.spec.pipeline, setup.spec.name):
         raise InvalidUsage(
             "read a wrapped source",
             setup.spec.name,
-            "its rows are asked for outside of d.wrap_sink(...).start(); nothing was read: end the "
-            "query in a wrapped sink, or read the topic unwrapped to look at it",
+            "its rows are asked for outside of d.wrap_sink(...), where start() or save() runs them; "
+            "nothing was read: end the query in a wrapped sink, or read the topic unwrapped to look at "
+            "it",
         )
-    token = Token.decode(text)
     desk = _Desk(token, _bench(setup))
     try:
         for table in tables:

@@ -1,7 +1,8 @@
 """What can be seen of a user's plan and of a run of it, from outside.
 
 What it is: `look`, which finds the streams a plan reads and whether it keeps state, and `Watched`,
-which says whether every stage of a run ran once. The only module here that reaches into the JVM.
+which says whether every stage of a run ran once. With `delivery.wrap.relations` the only module here
+that reaches into the JVM.
 What it must not know: lanes, verdicts.
 
 Invariants:
@@ -12,16 +13,31 @@ Invariants:
 
 from __future__ import annotations
 
+import json
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dedup.errors import InvalidUsage
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Look", "Stream", "forget_shuffles", "keeps_first", "look", "watched", "whole_batches"]
+__all__ = [
+    "Look",
+    "Stream",
+    "forget_shuffles",
+    "keeps_first",
+    "lineage",
+    "look",
+    "nodes",
+    "options_of",
+    "refuse_unwatched",
+    "watched",
+    "whole_batches",
+]
 
 _T = TypeVar("_T")
 
@@ -30,6 +46,8 @@ _ADAPTIVE = "spark.sql.adaptive.streaming.stateless.enabled"
 #: How files of a checkpoint are written, and the way that keeps what is there already.
 _FILES = "spark.sql.streaming.checkpointFileManagerClass"
 _PLAIN_RENAME = ".FileSystemBasedCheckpointFileManager"
+#: Spark notes by it that what a map task wrote is what it wrote before.
+_CHECKSUMS = "spark.shuffle.checksum.enabled"
 #: How long Spark's listeners may lag behind a job that has ended.
 LISTENERS_MS_MAX = 30_000
 #: What is said of a stage that makes a run useless.
@@ -84,6 +102,10 @@ class Stream:
     source: str
     options: Mapping[str, str]
 
+    def batches(self) -> tuple[str, ...]:
+        """Return the topics of a wrapped batch, which was told its partitions."""
+        return tuple(json.loads(self.option("assign") or "{}"))
+
     def option(self, name: str) -> str | None:
         """Return an option; their names have no case."""
         return {key.lower(): value for key, value in self.options.items()}.get(name.lower())
@@ -105,12 +127,12 @@ class Look:
 def look(frame: DataFrame) -> Look:
     """Look at a plan."""
     streams, stateful = [], []
-    for node in _nodes(frame._jdf.queryExecution().analyzed()):  # noqa: SLF001 - no other way
+    for node in nodes(frame._jdf.queryExecution().analyzed()):  # noqa: SLF001 - no other way
         if not node.isStreaming():
             continue
         name = str(node.getClass().getSimpleName())
         if name == "StreamingRelationV2":
-            streams.append(Stream(str(node.sourceName()), dict(_options(node))))
+            streams.append(Stream(str(node.sourceName()), options_of(node.extraOptions())))
         elif node.children().isEmpty():
             streams.append(Stream(name, {}))
         elif name == "Join":
@@ -122,15 +144,17 @@ def look(frame: DataFrame) -> Look:
     return Look(tuple(streams), tuple(stateful))
 
 
-def _nodes(node: Any) -> Iterator[Any]:
+def nodes(node: Any) -> Iterator[Any]:
+    """Yield the nodes of a logical plan, and those of the subqueries in it."""
     yield node
-    children = node.children()
-    for at in range(children.size()):
-        yield from _nodes(children.apply(at))
+    for below in (node.children(), node.subqueries()):
+        for at in range(below.size()):
+            yield from nodes(below.apply(at))
 
 
-def _options(node: Any) -> dict[str, str]:
-    return {str(k): str(v) for k, v in node.extraOptions().asCaseSensitiveMap().items()}
+def options_of(said: Any) -> dict[str, str]:
+    """Return options as they were given, of a map of Spark's whose names have no case."""
+    return {str(k): str(v) for k, v in said.asCaseSensitiveMap().items()}
 
 
 def forget_shuffles(frame: DataFrame) -> None:
@@ -142,22 +166,31 @@ def forget_shuffles(frame: DataFrame) -> None:
     """
     context: Any = frame.sparkSession.sparkContext
     tracker = context._jsc.sc().env().mapOutputTracker()  # noqa: SLF001 - PySpark has no other way
-    for shuffle in set(_shuffles(frame._jdf.queryExecution().toRdd(), set())):  # noqa: SLF001 - see above
-        if tracker.containsShuffle(shuffle):
-            tracker.unregisterAllMapAndMergeOutput(shuffle)
+    for rdd in lineage(frame._jdf.queryExecution().toRdd(), set()):  # noqa: SLF001 - see above
+        for shuffle in _shuffles(rdd):
+            if tracker.containsShuffle(shuffle):
+                tracker.unregisterAllMapAndMergeOutput(shuffle)
 
 
-def _shuffles(rdd: Any, seen: set[int]) -> Iterator[int]:
-    """Yield the shuffles that an RDD stands on."""
+def lineage(rdd: Any, seen: set[int]) -> Iterator[Any]:
+    """Yield an RDD and what it stands on, each once."""
     if rdd.id() in seen:
         return
     seen.add(rdd.id())
-    dependencies = rdd.dependencies()
-    for at in range(dependencies.size()):
-        dependency = dependencies.apply(at)
+    yield rdd
+    for dependency in _dependencies(rdd):
+        yield from lineage(dependency.rdd(), seen)
+
+
+def _shuffles(rdd: Any) -> Iterator[int]:
+    for dependency in _dependencies(rdd):
         if dependency.getClass().getSimpleName() == "ShuffleDependency":
             yield int(dependency.shuffleId())
-        yield from _shuffles(dependency.rdd(), seen)
+
+
+def _dependencies(rdd: Any) -> Iterator[Any]:
+    dependencies = rdd.dependencies()
+    return (dependencies.apply(at) for at in range(dependencies.size()))
 
 
 @contextmanager
@@ -205,6 +238,20 @@ def _set(spark: SparkSession, settings: Mapping[str, str | None]) -> None:
             spark.conf.set(key, value)
 
 
+def refuse_unwatched(spark: SparkSession) -> None:
+    """Refuse a session in which nobody would see that part of a plan ran twice.
+
+    Raises:
+        InvalidUsage: it was told to leave out what shows it.
+    """
+    if spark.sparkContext.getConf().get(_CHECKSUMS, "true").lower() == "false":
+        raise InvalidUsage(
+            "start a wrapped job",
+            f"{_CHECKSUMS}=false",
+            "without it nobody notices that part of a batch ran twice; nothing was started: leave it on",
+        )
+
+
 def watched(spark: SparkSession, job: Callable[[], _T]) -> tuple[_T | None, str]:
     """Do something with Spark, and say why what it gave may be of two runs; nothing if it is of one.
 
@@ -246,14 +293,40 @@ def _trouble(context: Any, tag: str) -> str:
     jobs = list(tracker.getJobIdsForTag(tag))
     if not jobs:
         return "Spark did not say which jobs it ran"
+    stages: list[int] = []
     for number in jobs:
         job = tracker.getJobInfo(number)
         if job.isEmpty():
             return f"Spark does not know job {number} any more"
-        for stage in job.get().stageIds():
-            seen = tracker.getStageInfo(stage)
-            if seen.isEmpty():
-                return f"Spark does not know stage {stage} any more"
-            if seen.get().currentAttemptId() > 0:
-                return f"stage {stage} {_AGAIN}"
+        stages += job.get().stageIds()
+    return _repeated(context, tracker, stages)
+
+
+def _repeated(context: Any, tracker: Any, stages: Iterable[int]) -> str:
+    """Say which stage did what was done before; nothing if none did."""
+    ran: dict[frozenset[int], int] = {}
+    for stage in stages:
+        seen = tracker.getStageInfo(stage)
+        if seen.isEmpty():
+            return f"Spark does not know stage {stage} any more"
+        if seen.get().currentAttemptId() > 0:
+            return f"stage {stage} {_AGAIN}"
+        written = _written(context, stage)
+        if written and ran.setdefault(written, stage) != stage:
+            return f"stage {stage} {_AGAIN}"
     return ""
+
+
+def _written(context: Any, stage: int) -> frozenset[int]:
+    """Return of which RDDs a stage wrote a shuffle; none if it was skipped or wrote nothing.
+
+    SUBTLE: where a plan runs in several jobs, as adaptive ones do, what was lost of a shuffle between
+    two of them is written by a stage of another number, which is at its first attempt. A job before it
+    may have read of what was there first. What writes no shuffle may run as often as it likes: Spark
+    looks for the first rows of something in a few partitions, and then in more.
+    """
+    data = context.statusStore().lastStageAttempt(stage)
+    if not data.shuffleWriteRecords():
+        return frozenset()
+    rdds = data.rddIds()
+    return frozenset(int(rdds.apply(at)) for at in range(rdds.size()))

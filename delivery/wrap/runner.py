@@ -1,4 +1,4 @@
-"""The runner of a stage lane: a bundle is a micro-batch, user code is Spark's plan.
+"""The runner of a stage lane: a bundle is a micro-batch or a bounded run, user code is Spark's plan.
 
 What it is: `StageLaneRunner`, the lane runner with two instructions performed otherwise: verdicts and
 user code come together, in one run of the plan.
@@ -134,7 +134,7 @@ class StageLaneRunner(LaneRunner):
     def _counting_run(self, classify: m.Classify) -> tuple[Merged, pa.Table]:
         """Run the plan until a run counts."""
         drops: tuple[Run, ...] = ()
-        trouble = ""
+        trouble = unread = ""
         for _ in range(RUNS_MAX):
             token = Token(
                 run=uuid.uuid4().hex,
@@ -150,7 +150,11 @@ class StageLaneRunner(LaneRunner):
                     raise error_of(dict(piece.failed))
             mixed = any(piece.mixed for piece in result.pieces.values())
             trouble = result.trouble or ("a task gave other verdicts when it ran again" * mixed)
-            trouble = trouble or self._unread(token, result.pieces)
+            if not trouble:
+                before, unread = unread, self._unread(token, result.pieces)
+                if unread and unread == before:
+                    raise self._never_asked(unread)
+                trouble = unread
             if trouble:
                 LOG.warning("%s: a run of its plan does not count: %s", self.name, trouble)
                 continue
@@ -159,10 +163,10 @@ class StageLaneRunner(LaneRunner):
                 return found, result.table
             drops, trouble = found.drops, "a repeat came in two partitions"
         raise Unavailable(
-            "run a micro-batch",
+            "run a plan",
             self.name,
             f"{RUNS_MAX} runs of its plan did not count, the last because {trouble}; nothing was "
-            "sealed: start the query again once executors stay",
+            "sealed: start it again once executors stay",
         )
 
     def _unread(self, token: Token, pieces: Mapping[Source, Piece]) -> str:
@@ -174,6 +178,15 @@ class StageLaneRunner(LaneRunner):
             if start < end and source not in pieces and self._judge_range(token, source).read:
                 return f"its plan did not ask for all records of partition {source.partition}"
         return ""
+
+    def _never_asked(self, unread: str) -> InvalidUsage:
+        return InvalidUsage(
+            "run a plan",
+            self.name,
+            f"{unread}, and did not when it ran again; nothing was sealed, or what it left out would "
+            "never come again: let it read all that it is given, without limit() or cached rows before "
+            "its end",
+        )
 
     def _second_driver(self) -> InvalidUsage:
         return InvalidUsage(

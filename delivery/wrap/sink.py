@@ -25,8 +25,9 @@ from delivery.resident.cluster import ship
 from delivery.spark import refuse_connect
 from delivery.wrap.driver import StageDriver
 from delivery.wrap.outputs import refuse
-from delivery.wrap.plans import Look, keeps_first, look, whole_batches
+from delivery.wrap.plans import Look, keeps_first, look, refuse_unwatched, whole_batches
 from delivery.wrap.query import Batches, WrappedQuery
+from delivery.wrap.relations import reads
 from delivery.wrap.source import STAGE_OPTION, Wrapped
 
 if TYPE_CHECKING:
@@ -38,8 +39,6 @@ __all__ = ["WrappedWriter", "wrap_sink"]
 LOG = logging.getLogger(__name__)
 
 _LOCATION = "checkpointLocation"
-#: Spark notes by it that what a map task wrote is what it wrote before.
-_CHECKSUMS = "spark.shuffle.checksum.enabled"
 
 
 class WrappedWriter:
@@ -104,13 +103,7 @@ class WrappedWriter:
             Unavailable: Kafka or the catalog does not answer.
         """
         spark, wrapped = self._wrapped.spark, self._wrapped
-        if spark.sparkContext.getConf().get(_CHECKSUMS, "true").lower() == "false":
-            raise InvalidUsage(
-                "start a wrapped job",
-                f"{_CHECKSUMS}=false",
-                "without it nobody notices that part of a batch ran twice; nothing was started: "
-                "leave it on",
-            )
+        refuse_unwatched(spark)
         stateful = bool(self._seen.stateful)
         checkpoint = self._checkpoint(stateful=stateful)
         query_id = checkpoint.identify() if stateful else None
@@ -184,18 +177,23 @@ def wrap_sink(
     frame: DataFrame = writer._df  # noqa: SLF001 - its DataFrame is nowhere else
     refuse(frame, topics)
     seen = look(frame)
+    _refuse_bounded(frame)
     wrapped = _stage(known, seen)
-    again = [name for name in topics if name in wrapped.topics]
-    if again:
-        raise InvalidUsage(
-            "wrap a sink",
-            f"stage {wrapped.spec.name} reads and writes {', '.join(again)}",
-            "it would read what it makes, and make of one record more without end; nothing was "
-            "started: name another output",
-        )
+    wrapped.refuse_circle(topics)
     for node in seen.stateful:
         LOG.info("stage %s keeps state: %s", wrapped.spec.name, node)
     return WrappedWriter(writer, wrapped, topics, seen, code)
+
+
+def _refuse_bounded(frame: DataFrame) -> None:
+    """Refuse a plan that reads a wrapped batch beside its streams."""
+    if any(one.option(STAGE_OPTION) is not None for one in reads(frame)):
+        raise InvalidUsage(
+            "wrap a sink",
+            "a stream beside a wrapped source that ends",
+            "that one is sealed by a run of its own, and is none of what a micro-batch reads; nothing was "
+            "started: wrap spark.readStream there too, or read that topic unwrapped as a table",
+        )
 
 
 def _stage(known: dict[str, Wrapped], seen: Look) -> Wrapped:

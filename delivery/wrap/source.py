@@ -1,54 +1,57 @@
-"""`d.wrap_source(...)`: a stream of Spark's own Kafka columns in which every record comes once.
+"""`d.wrap_source(...)`: rows of Spark's own Kafka columns in which every record comes once.
 
-What it is: `wrap_source`, and `Wrapped`, what is known of a stage between its ends.
+What it is: `wrap_source`, for a stream or for a batch that ends, and `Wrapped`, what is known of a stage
+between its ends.
 What it must not know: how a batch is sealed.
 
 Invariants:
     Column names, types and options stay Spark's, but for those that the guarantee rests on.
-    Reading begins at the stage's frontier; where there is none, where the old job stood, or where
-    the reader was told to begin.
+    What a bounded source reads is fixed when it is wrapped, whatever comes meanwhile.
     Whatever the user's plan does, it sees a row only after its verdict.
 """
 
 from __future__ import annotations
 
-import json
 import logging
+import threading
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dedup.catalog.open import open_catalog
 from dedup.errors import InvalidUsage
 from dedup.model import Frontier, Source
 from delivery.host.spec import Plan, StageSpec
 from delivery.kafka.opening import open_client
-from delivery.kafka.port import Bounds, Client, Topic
+from delivery.kafka.port import Topic
 from delivery.microbatch.offsets import Offsets
-from delivery.microbatch.source import LOOSE, frame, kafka_options, refuse_ours
+from delivery.microbatch.source import LOOSE, bounded, frame, kafka_options, refuse_ours
 from delivery.resident.starting import placed
-from delivery.seeding.checkpoint import Uncommitted, positions
+from delivery.seeding.checkpoint import Uncommitted
 from delivery.spark import refuse_connect
 from delivery.wrap.judging import Setup, judged
 from delivery.wrap.pieces import Pieces
 from delivery.wrap.plans import Stream, look
 from delivery.wrap.positions import lane_of
+from delivery.wrap.ranges import ends, starts, taken_over
+from delivery.wrap.relations import reads
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
-__all__ = ["STAGE_OPTION", "Wrapped", "wrap_source"]
+__all__ = ["MAKING_OPTION", "STAGE_OPTION", "Wrapped", "wrap_source"]
 
 LOG = logging.getLogger(__name__)
 
 #: How a plan says which stage its source belongs to. Spark's Kafka source has no such option.
 STAGE_OPTION = "deliveryStage"
+#: How a batch's plan says which call of `wrap_source` made it.
+MAKING_OPTION = "deliveryMaking"
+_OURS = (STAGE_OPTION.lower(), MAKING_OPTION.lower())
 #: Of the options that were given, these are said anew.
-_SAID = ("subscribe", "startingoffsets", "includeheaders", STAGE_OPTION.lower())
+_SAID = ("subscribe", "startingoffsets", "endingoffsets", "includeheaders", *_OURS)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,20 +64,27 @@ class Wrapped:
         spark: the session.
         reports: where tasks report their verdicts.
         topics: what it reads, by name.
+        bounded: whether it reads batches that end, rather than streams.
+        query: which making of the stage it is.
         start: where it begins, by topic: its frontier, if it has one.
+        ends: where it ends, if it is bounded.
         begun: whether it has one.
         ended: whether its query has come to an end, so that the stage may be wrapped anew.
+        turn: held by whoever runs it, if it is bounded.
     """
 
     plan: Plan
     spec: StageSpec
     spark: SparkSession
     reports: Any
+    bounded: bool = False
     query: str = field(default_factory=lambda: uuid.uuid4().hex)
     topics: dict[str, Topic] = field(default_factory=dict)
     start: Offsets = field(default_factory=dict)
+    ends: Offsets = field(default_factory=dict)
     begun: bool = False
     ended: bool = False
+    turn: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def lane(self) -> str:
@@ -83,9 +93,31 @@ class Wrapped:
 
     def frontier(self) -> Frontier:
         """Return where it begins."""
+        return self._positions(self.start)
+
+    def goal(self) -> Frontier:
+        """Return where it ends, if it is bounded."""
+        return self._positions(self.ends)
+
+    def refuse_circle(self, outputs: Sequence[str]) -> None:
+        """Refuse outputs that the stage reads.
+
+        Raises:
+            InvalidUsage: with their names.
+        """
+        again = [name for name in outputs if name in self.topics]
+        if again:
+            raise InvalidUsage(
+                "wrap a sink",
+                f"stage {self.spec.name} reads and writes {', '.join(again)}",
+                "it would read what it makes, and make of one record more without end; nothing was "
+                "started: name another output",
+            )
+
+    def _positions(self, offsets: Offsets) -> Frontier:
         return Frontier.of(
             (Source(self.topics[name].id, partition), offset)
-            for name, found in self.start.items()
+            for name, found in offsets.items()
             for partition, offset in found.items()
         )
 
@@ -93,13 +125,13 @@ class Wrapped:
 def wrap_source(
     plan: Plan,
     known: dict[str, Wrapped],
-    reader: DataStreamReader,
+    reader: DataStreamReader | DataFrameReader,
     spec: StageSpec,
     *,
     start_from: str | None = None,
     uncommitted: Uncommitted = "refuse",
 ) -> DataFrame:
-    """Return a stream of what the reader would read, each record once.
+    """Return what the reader would read, each record once.
 
     Args:
         plan: the pipeline.
@@ -110,26 +142,16 @@ def wrap_source(
         uncommitted: what becomes of a batch that the old job planned and did not commit.
 
     Raises:
-        InvalidUsage: it is no stream of Kafka's, or an option cannot be kept.
+        InvalidUsage: it reads something else than Kafka, or an option cannot be kept.
         Unavailable: Kafka or the catalog does not answer.
     """
     refuse_connect(reader)
     stream = _stream(reader, plan)
-    refuse_ours(stream.options, *LOOSE, STAGE_OPTION.lower())
+    refuse_ours(stream.options, *LOOSE, *_OURS)
     names = [name.strip() for name in (stream.option("subscribe") or "").split(",")]
     spark: SparkSession = reader._spark  # noqa: SLF001 - its session is nowhere else
     plan = placed(replace(plan, stages=()), spark)
-    wrapped = known.get(spec.name)
-    if wrapped is None or wrapped.ended:
-        reports = spark.sparkContext.accumulator({}, Pieces())
-        wrapped = Wrapped(plan=plan, spec=spec, spark=spark, reports=reports)
-    twice = [name for name in names if name in wrapped.topics]
-    if twice:
-        raise InvalidUsage(
-            "wrap a source",
-            f"{spec.name}: topic {', '.join(twice)}",
-            "the stage reads it already; nothing was started: wrap it once",
-        )
+    wrapped = _wrapped(plan, known, spec, spark, names, ends_itself=_ends_itself(reader))
     begins = stream.option("startingOffsets") or spec.start
     with open_client(plan.kafka, plan.options, plan.client, LOG.warning) as client:
         found = client.describe(names)
@@ -140,13 +162,48 @@ def wrap_source(
                 f"topics {', '.join(missing)}",
                 "there are none of these names; nothing was read: create them, or mend the names",
             )
-        wrapped.topics |= found
-        start = _starts(wrapped, client, [found[name] for name in names], begins)
-    if start_from is not None and not wrapped.begun:
-        start |= _taken_over(start_from, uncommitted, start)
+        topics = [found[name] for name in names]
+        start = starts(wrapped, client, topics, begins)
+        if start_from is not None and not wrapped.begun:
+            start |= taken_over(start_from, uncommitted, start)
+        if wrapped.bounded:
+            wrapped.ends |= ends(client, topics, stream.option("endingOffsets"), start)
+    wrapped.topics |= found
     wrapped.start |= start
     known[spec.name] = wrapped
     return _rows(wrapped, stream, names)
+
+
+def _wrapped(
+    plan: Plan,
+    known: dict[str, Wrapped],
+    spec: StageSpec,
+    spark: SparkSession,
+    names: Sequence[str],
+    *,
+    ends_itself: bool,
+) -> Wrapped:
+    """Return the stage that more topics are wrapped for: the one that is being made, or a new one."""
+    wrapped = known.get(spec.name)
+    twice = [] if wrapped is None else [name for name in names if name in wrapped.topics]
+    # A batch whose cell of a notebook is run again is made anew: it stands nowhere until it is saved.
+    if wrapped is None or wrapped.ended or (twice and wrapped.bounded and ends_itself):
+        reports = spark.sparkContext.accumulator({}, Pieces())
+        return Wrapped(plan=plan, spec=spec, spark=spark, reports=reports, bounded=ends_itself)
+    if wrapped.bounded != ends_itself:
+        raise InvalidUsage(
+            "wrap a source",
+            f"stage {spec.name}",
+            "it is wrapped over a stream and over a batch that ends, and each run of it is one or the "
+            "other; nothing was started: let the one come to its end first, or name the other otherwise",
+        )
+    if twice:
+        raise InvalidUsage(
+            "wrap a source",
+            f"{spec.name}: topic {', '.join(twice)}",
+            "the stage reads it already; nothing was started: wrap it once",
+        )
+    return wrapped
 
 
 def _rows(wrapped: Wrapped, stream: Stream, names: Sequence[str]) -> DataFrame:
@@ -155,7 +212,12 @@ def _rows(wrapped: Wrapped, stream: Stream, names: Sequence[str]) -> DataFrame:
     options |= kafka_options(wrapped.plan)
     options[STAGE_OPTION] = wrapped.spec.prefix
     start = {name: wrapped.start[name] for name in names}
-    rows = frame(wrapped.spark, ",".join(names), start, options)
+    if wrapped.bounded:
+        options[MAKING_OPTION] = wrapped.query
+        end = {name: wrapped.ends[name] for name in names}
+        rows = bounded(wrapped.spark, start, end, options)
+    else:
+        rows = frame(wrapped.spark, ",".join(names), start, options)
     setup = Setup(
         plan=wrapped.plan, spec=wrapped.spec, query=wrapped.query, reports=wrapped.reports
     )
@@ -164,7 +226,14 @@ def _rows(wrapped: Wrapped, stream: Stream, names: Sequence[str]) -> DataFrame:
     return passed if wanted else passed.drop("headers")
 
 
-def _stream(reader: DataStreamReader, plan: Plan) -> Stream:
+def _ends_itself(reader: object) -> bool:
+    """Tell whether a reader is one of batches."""
+    from pyspark.sql import DataFrameReader  # noqa: PLC0415 - not needed before
+
+    return isinstance(reader, DataFrameReader)
+
+
+def _stream(reader: DataStreamReader | DataFrameReader, plan: Plan) -> Stream:
     """Return what a reader was told, by making its DataFrame, which reads nothing yet."""
     from pyspark.errors import AnalysisException, IllegalArgumentException  # noqa: PLC0415 - not needed before
 
@@ -174,16 +243,16 @@ def _stream(reader: DataStreamReader, plan: Plan) -> Stream:
         if "kafka.bootstrap.servers" not in str(error):
             raise
         rows = reader.option("kafka.bootstrap.servers", plan.kafka).load()
-    seen = look(rows)
-    if len(seen.streams) != 1 or seen.streams[0].source != "kafka":
-        kinds = ", ".join(stream.source for stream in seen.streams) or "no stream"
+    streams = reads(rows) if _ends_itself(reader) else look(rows).streams
+    if len(streams) != 1 or streams[0].source != "kafka":
+        kinds = ", ".join(stream.source for stream in streams) or "no topic"
         raise InvalidUsage(
             "wrap a source",
             kinds,
-            'nothing was read: give spark.readStream.format("kafka") with its options; for what is '
-            "there now and no more, end the query with trigger(availableNow=True)",
+            'nothing was read: give spark.readStream.format("kafka") with its options, or '
+            'spark.read.format("kafka") for what is there now and no more',
         )
-    stream = seen.streams[0]
+    stream = streams[0]
     address = stream.option("kafka.bootstrap.servers")
     if set(str(address).split(",")) != set(plan.kafka.split(",")):
         raise InvalidUsage(
@@ -193,72 +262,3 @@ def _stream(reader: DataStreamReader, plan: Plan) -> Stream:
             "the same",
         )
     return stream
-
-
-def _starts(wrapped: Wrapped, client: Client, topics: Sequence[Topic], begins: str) -> Offsets:
-    """Return where reading begins: at the frontier, or where the reader was told to."""
-    with closing(open_catalog(wrapped.plan.catalog).store) as store:
-        from dedup.catalog.catalog import Catalog  # noqa: PLC0415 - beside its store
-
-        row = Catalog(store).load(wrapped.lane)
-        others = [
-            lane
-            for lane in store.lanes()
-            if lane.startswith(wrapped.spec.prefix) and lane != wrapped.lane
-        ]
-    if others:
-        raise InvalidUsage(
-            "wrap a source",
-            f"stage {wrapped.spec.name}",
-            f"it has lanes of another kind ({others[0]}), which are frozen with their first seal; "
-            "nothing was read: give the job another stage name",
-        )
-    wrapped.begun = row is not None
-    start: Offsets = {}
-    for topic in topics:
-        bounds = client.bounds(topic.name, topic.sources)
-        told = _told(topic, bounds, begins)
-        start[topic.name] = {
-            source.partition: (
-                told[source.partition]
-                if row is None
-                # A partition that appeared since begins at its first offset, whatever was said.
-                else row.head.frontier.at(source) or bounds.low.at(source) or 0
-            )
-            for source in topic.sources
-        }
-    return start
-
-
-def _told(topic: Topic, bounds: Bounds, begins: str) -> dict[int, int]:
-    """Return what Spark's option startingOffsets means, by partition."""
-    low = {source.partition: bounds.low.at(source) or 0 for source in topic.sources}
-    high = {source.partition: bounds.high.at(source) or 0 for source in topic.sources}
-    if begins in {"earliest", "latest"}:
-        return low if begins == "earliest" else high
-    try:
-        said: Mapping[str, int] = json.loads(begins).get(topic.name, {})
-        # As Spark has it: -2 is the earliest, -1 the latest.
-        found = {int(partition): int(offset) for partition, offset in said.items()}
-    except (ValueError, AttributeError) as error:
-        raise InvalidUsage(
-            "wrap a source",
-            f"startingOffsets {begins[:200]}",
-            f"it cannot be read ({error}); nothing was read: mend it",
-        ) from error
-    known = {p: low[p] if o == -2 else high[p] if o == -1 else o for p, o in found.items()}  # noqa: PLR2004 - Spark's numbers
-    return low | {p: offset for p, offset in known.items() if p in low}
-
-
-def _taken_over(checkpoint: str, uncommitted: Uncommitted, start: Offsets) -> Offsets:
-    """Return where an old job stood in these topics."""
-    found = positions(checkpoint, uncommitted)
-    missing = [name for name in start if name not in found]
-    if missing:
-        raise InvalidUsage(
-            "take over from a checkpoint",
-            checkpoint,
-            f"it says nothing of topic {', '.join(missing)}; nothing was read: give the checkpoint of "
-            "the job that read them",
-        )
-    return {name: start[name] | dict(found[name].offsets) for name in start}

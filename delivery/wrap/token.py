@@ -78,7 +78,7 @@ class Token:
                 "tell tasks what to judge",
                 f"{self.lane}: {len(text)} bytes",
                 f"more than {BYTES_MAX} go to no task; nothing was sealed: set maxOffsetsPerTrigger "
-                "lower",
+                "lower, or endingOffsets of a bounded run nearer",
             )
         return text
 

@@ -14,7 +14,13 @@ import pytest
 
 from delivery.host.killing import PAUSED, VICTIM_SUFFIX
 from delivery.operate.dying import EXECUTOR, PYTHON_WORKER, below, kill_one
-from delivery.points import ACKNOWLEDGED, POINTS, STORED_NOT_SEALED
+from delivery.points import (
+    ACKNOWLEDGED,
+    MID_EMIT,
+    POINTS,
+    SEALED_NOT_EMITTED,
+    STORED_NOT_SEALED,
+)
 from delivery.services.cassandra import Cassandra
 from delivery.services.ephemeral import Services, ephemeral
 from tests.acceptance.kit import ROOT, Worker, until
@@ -28,6 +34,7 @@ from tests.integration.wrap_kit import (
     each_once,
     make,
     pairs_once,
+    summed_exactly,
     traffic,
     windows_exact,
 )
@@ -68,7 +75,12 @@ def killed_at(job: Job, point: str) -> None:
 
 
 #: What becomes of records, where it is not one effect for each.
-JUDGES = {"windows": windows_exact, "pairs": pairs_once, "counted": counted_exactly}
+JUDGES = {
+    "windows": windows_exact,
+    "pairs": pairs_once,
+    "counted": counted_exactly,
+    "summed": summed_exactly,
+}
 
 
 def exact(job: Job) -> None:
@@ -136,6 +148,29 @@ def test_windows_are_exact_although_the_driver_is_killed(
     exact(job)
 
 
+@pytest.mark.parametrize(
+    ("point", "kind"),
+    [
+        pytest.param(point, kind, marks=() if point == MID_EMIT else pytest.mark.slow)
+        for point, kind in zip(POINTS, cycle(("plain", "summed")), strict=False)
+    ],
+)
+def test_a_bounded_run_whose_driver_is_killed(
+    point: str, kind: str, make: Callable[..., Job]
+) -> None:
+    """The second run is the one that dies; the third goes on behind it, over what came since, too."""
+    job = make(kind, bounded=True)
+    job.send(traffic(0, RECORDS // 4))
+    job.run()
+    job.send(traffic(RECORDS // 4, RECORDS // 2))
+    marker = job.directory / "killed"
+    job.run(-signal.SIGKILL, f"{point}:{marker}")
+    assert marker.read_text().startswith(f"{point} "), "it died where it was told to"
+    job.send([*traffic(0, 10), *traffic(RECORDS // 2, RECORDS)])
+    job.run()
+    exact(job)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("point", [STORED_NOT_SEALED, ACKNOWLEDGED])
 @pytest.mark.parametrize("kind", ["pairs", "counted"])
@@ -151,24 +186,33 @@ def test_other_state_is_exact_although_the_driver_is_killed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("point", "kind"), list(zip(POINTS, cycle(("plain", "windows")), strict=False))
+    ("point", "kind"),
+    [
+        *zip(POINTS, cycle(("plain", "windows")), strict=False),
+        *((point, "summed") for point in (STORED_NOT_SEALED, SEALED_NOT_EMITTED)),
+    ],
 )
 def test_on_cassandra_as_well(
     point: str, kind: str, make: Callable[..., Job], cassandra: Cassandra
 ) -> None:
-    job = make(kind, catalog=cassandra_url(cassandra, "wrapped"))
+    job = make(kind, catalog=cassandra_url(cassandra, "wrapped"), bounded=kind == "summed")
     job.send([*traffic(0, RECORDS), *(closing() if kind == "windows" else ())])
     killed_at(job, point)
     exact(job)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("bounded", [False, True], ids=["stream", "bounded"])
 @pytest.mark.parametrize(
     ("kind", "catalog"),
     [("mixed", "sqlite"), ("spread", "sqlite"), ("mixed", "cassandra"), ("spread", "cassandra")],
 )
 def test_an_executor_that_dies_behind_a_shuffle_takes_the_run_with_it(
-    kind: str, catalog: str, make: Callable[..., Job], request: pytest.FixtureRequest
+    kind: str,
+    catalog: str,
+    bounded: bool,  # noqa: FBT001 - pytest passes it by name
+    make: Callable[..., Job],
+    request: pytest.FixtureRequest,
 ) -> None:
     """What its map task had written is written anew, and one task has read what it was before.
 
@@ -177,7 +221,7 @@ def test_an_executor_that_dies_behind_a_shuffle_takes_the_run_with_it(
     url = ""
     if catalog == "cassandra":
         url = cassandra_url(request.getfixturevalue("cassandra"), "wrapped")
-    job = make(kind, catalog=url, master=CLUSTER)
+    job = make(kind, catalog=url, master=CLUSTER, bounded=bounded)
     job.send(traffic(0, RECORDS))
     with started(job) as driver:
         waiting = [job.directory / f"reached.{number}" for number in range(1, TASKS)]
@@ -195,10 +239,15 @@ def test_an_executor_that_dies_behind_a_shuffle_takes_the_run_with_it(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("bounded", [False, True], ids=["stream", "bounded"])
 @pytest.mark.parametrize("kind", ["gated", "spread"])
-def test_a_worker_that_dies_in_user_code_is_replaced(kind: str, make: Callable[..., Job]) -> None:
+def test_a_worker_that_dies_in_user_code_is_replaced(
+    kind: str,
+    bounded: bool,  # noqa: FBT001 - pytest passes it by name
+    make: Callable[..., Job],
+) -> None:
     """In the tasks that read, whose verdicts are told once more, and in those behind a shuffle."""
-    job = make(kind)
+    job = make(kind, bounded=bounded)
     job.send(traffic(0, RECORDS))
     reached = job.directory / "reached.1"
     with started(job) as driver:
@@ -230,9 +279,13 @@ def test_spark_copies_a_straggler_and_one_of_both_counts(
 
 
 @pytest.mark.slow
-def test_two_drivers_at_once_of_a_job_without_state(make: Callable[..., Job]) -> None:
+@pytest.mark.parametrize("bounded", [False, True], ids=["stream", "bounded"])
+def test_two_drivers_at_once_of_a_job_without_state(
+    bounded: bool,  # noqa: FBT001 - pytest passes it by name
+    make: Callable[..., Job],
+) -> None:
     """One that has stored a batch wakes up when it is sealed; both go on, and each loses races."""
-    job = make("plain")
+    job = make("plain", bounded=bounded)
     job.send(traffic(0, RECORDS))
     with two_at_once(job) as (first, second):
         second.ended(0, JOB_SECONDS_MAX)

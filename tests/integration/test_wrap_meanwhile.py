@@ -172,14 +172,17 @@ def test_state_is_not_kept_where_the_run_that_does_not_count_would_stay(
     assert job.seq() == 0
 
 
+@pytest.mark.parametrize("bounded", [False, True], ids=["stream", "bounded"])
 def test_a_plan_that_lost_its_state_is_another_job(
-    driver: Driver, make: Callable[..., Job]
+    bounded: bool,  # noqa: FBT001 - pytest passes it by name
+    driver: Driver,
+    make: Callable[..., Job],
 ) -> None:
     job = make("windows")
     job.send(traffic(0, HALF))
     run(driver, job)
     sealed = job.seq()
-    said = refused(driver, replace(job, kind="plain"))
+    said = refused(driver, replace(job, kind="plain", bounded=bounded))
     assert "it kept state before, and its plan has none now" in said
     assert "a stage name of its own" in said
     assert job.seq() == sealed
@@ -263,12 +266,16 @@ def test_windows_go_on_with_state_and_offsets_of_the_job_as_it_was(
     job.prove()
 
 
+@pytest.mark.parametrize("bounded", [False, True], ids=["stream", "bounded"])
 def test_whatever_a_record_holds_it_counts_once(
-    driver: Driver, make: Callable[..., Job], kafka: Kafka
+    bounded: bool,  # noqa: FBT001 - pytest passes it by name
+    driver: Driver,
+    make: Callable[..., Job],
+    kafka: Kafka,
 ) -> None:
     """Three topics at once: of poison, of aborted transactions, and one that compaction went over."""
     compacted = compacted_topic(kafka, keep=True)
-    job = make("places")
+    job = make("places", bounded=bounded)
     aborted, poisoned = f"{job.name}.aborted", f"{job.name}.poisoned"
     with open_client(job.kafka) as client:
         for name in (aborted, poisoned):

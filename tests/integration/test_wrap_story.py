@@ -87,7 +87,6 @@ def test_a_stop_that_outlasts_its_patience_cancels_the_batch_which_is_run_again(
         ("itself", "read a stream that a plan joins or unites with itself twice"),
         ("unwrapped", "have to be wrapped sources of one stage"),
         ("rate", 'give spark.readStream.format("kafka")'),
-        ("bounded", "end the query with trigger(availableNow=True)"),
         ("split", "one task, in order"),
         ("pattern", "cannot be chosen"),
         ("missing", "there are none of these names"),

@@ -91,6 +91,8 @@ class Job:
     filters: Mapping[str, Any] | None = None
     #: For Spark, beside what every job has.
     conf: Mapping[str, str] = field(default_factory=dict)
+    #: Whether it reads what is there now and no more.
+    bounded: bool = False
     #: Topics beside its own that it reads.
     beside: tuple[str, ...] = ()
 
@@ -119,6 +121,7 @@ class Job:
             "kind": self.kind,
             "stage": self.stage,
             "conflicts": self.conflicts,
+            "bounded": self.bounded,
             "filters": self.filters,
             "reads": [f"{self.name}.in", *self.beside],
             "unwrapped": f"{self.name}.unwrapped",
@@ -230,6 +233,17 @@ def counted_exactly(job: Job, last: int) -> None:
     assert {digit: sorted(of) for digit, of in found.items()} == {
         digit: list(range(len(range(digit, last, 10)))) for digit in range(10)
     }
+
+
+def summed_exactly(job: Job, last: int) -> None:
+    """Hold all runs together to each number once."""
+    count, total = Counter[int](), Counter[int]()
+    for effect in job.effects():
+        count[effect["digit"]] += effect["n"]
+        total[effect["digit"]] += effect["id"]
+    for digit in range(10):
+        numbers = range(digit, last, 10)
+        assert (count[digit], total[digit]) == (len(numbers), sum(numbers)), digit
 
 
 def windows_exact(job: Job, last: int, others: Sequence[dict[str, Any]] = ()) -> None:

@@ -179,12 +179,10 @@ class Story:
         split = self.reader("left", minPartitions="9")
         pattern = spark.readStream.format("kafka").option("subscribePattern", "x.*")
         missing = self.reader("nothing")
-        bounded: Any = spark.read.format("kafka").option("subscribe", f"{self.name}.left")
         return {
             "itself": refused(lambda: self.run(value.union(value), "other")),
             "unwrapped": refused(lambda: self.run(value.union(rate), "other")),
             "rate": refused(lambda: d.wrap_source(spark.readStream.format("rate"), stage="r")),
-            "bounded": refused(lambda: d.wrap_source(bounded, stage="r")),
             "split": refused(lambda: d.wrap_source(split, stage="r")),
             "pattern": refused(lambda: d.wrap_source(pattern, stage="r")),
             "missing": refused(lambda: d.wrap_source(missing, stage="r")),

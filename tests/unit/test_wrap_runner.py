@@ -180,6 +180,18 @@ def test_a_run_in_which_records_were_not_judged_does_not_count(world):
     assert world.sent() == [b"a", b"b"]
 
 
+def test_a_plan_that_never_asks_for_all_records_is_refused_before_long(world):
+    """What it left out would be sealed, and never come again."""
+    world.faults = [silent] * RUNS_MAX
+    world.write(0, "a", "b")
+    runner = world.runner()
+    world.batch(runner)
+    assert isinstance(runner.state.error, InvalidUsage)
+    assert "its plan did not ask for all records of partition 0" in str(runner.state.error)
+    assert len(world.tokens) == 2
+    assert (world.sent(), world.catalog.load(LANE).head.ref.seq) == ([], 0)
+
+
 def test_a_range_without_records_needs_no_report(world):
     world.broker.skip(world.broker.sources("in")[0], 3)
     world.batch(world.runner())
