@@ -374,6 +374,7 @@ class Keeper:
             rest = [one for one in group.runs if id(one) not in used]
             before = sum(id(one) not in used for one in group.runs[:first])
             group.runs = [*rest[:before], outcome.output, *rest[before:]]
+            self._writer.retire(outcome.rid().clear)
             return True
         self.counters.growths += 1
         self._at(steps.GROWN)
@@ -384,7 +385,7 @@ class Keeper:
         for chunk in group.chunks.all:
             outcome.output.add(chunk.ids)
         if group.filter is not None:
-            group.filter.close()
+            self._writer.retire(group.filter.close)
         group.filter = outcome.output
         return True
 

@@ -14,11 +14,11 @@ class Limits:
     """Numbers of ids, unless said otherwise."""
 
     #: The overlay is written to a run once it holds this many, or this share of all ids if that is
-    #: more, but never more than the greatest: 37 bytes an id of anonymous memory, 3.5 MiB a lane, and
+    #: more, but never more than the greatest: 37 bytes an id of anonymous memory, 2.3 MiB a lane, and
     #: as much again at most while it is written.
     overlay_ids_min: int = 1 << 14
     overlay_share: float = 1 / 64
-    overlay_ids_max: int = 3 << 15
+    overlay_ids_max: int = 1 << 16
     #: Or once it holds the ids of so many seals: a start reads their entries again.
     overlay_seals_max: int = 1 << 10
     #: An overlay of more ids than this is written in a thread; less takes a millisecond or two.
@@ -27,9 +27,10 @@ class Limits:
     rebuild_ids: int = 1 << 20
     #: What the first filter of a group is made for: 140 KiB.
     first_ids: int = 1 << 16
-    #: How much larger a filter is than the ids it is made from: 2.9 bytes an id when it is new. Each
-    #: id is added about three times more in its life; twice the room would halve that.
-    filter_room: float = 4 / 3
+    #: How much larger a filter is than the ids it is made from: 2.6 bytes an id when it is new. Each
+    #: id is added about five times more in its life; twice the room would halve that, and with what
+    #: the overlay takes an id would have more than three bytes.
+    filter_room: float = 6 / 5
     #: As many runs of a size are merged into one of the next size. A merge costs each id about as
     #: much as ten runs more to look through cost it, but it happens in a thread of its own.
     fanout: int = 4

@@ -68,12 +68,15 @@ class Writer:
         self._at = at
         self._background: Background[list[Held]] = Background()
         self._aside: Aside | None = None
+        #: Lets go of files that nobody needs any more.
+        self._retired: list[Callable[[], None]] = []
         #: Whether the thread could not write what was set aside last.
         self.failed = False
 
     def write(self, contents: Contents) -> None:
         """Write all there is, at once; first comes what a thread is at."""
         self.take(contents, wait=True)
+        _let_go(self._rid())
         for piece in self._pieces(contents):
             self._adopt(contents, piece, self._run_of(piece))
         contents.seals = 0
@@ -85,7 +88,8 @@ class Writer:
         assert self._aside is None, "one overlay at a time"
         aside = Aside(tuple(self._pieces(contents)), contents.tag, contents.seals)
         assert aside.pieces, "what is made of chunks is taken only where they are"
-        self._background.start(lambda stop: self._runs_of(aside, stop), None)
+        retired = self._rid()
+        self._background.start(lambda stop: self._runs_of(aside, retired, stop), None)
         self._aside = aside
         for group in contents.groups.values():
             group.chunks.set_aside()
@@ -116,10 +120,22 @@ class Writer:
             contents.seals += aside.seals
         return any(taken)
 
+    def retire(self, let_go: Callable[[], None]) -> None:
+        """Have files let go of by whoever writes the next overlay, in a thread most often.
+
+        To unmap tens of megabytes takes as long as verdicts on a hundred thousand ids.
+        """
+        self._retired.append(let_go)
+
     def close(self) -> None:
         """Let go of what a thread is at, and leave no thread."""
         self._background.close()
         self._aside = None
+        _let_go(self._rid())
+
+    def _rid(self) -> list[Callable[[], None]]:
+        retired, self._retired = self._retired, []
+        return retired
 
     def _pieces(self, contents: Contents) -> Iterator[Piece]:
         for bucket, group in contents.groups.items():
@@ -137,8 +153,11 @@ class Writer:
         group.chunks.leave(piece.chunks)
         return True
 
-    def _runs_of(self, aside: Aside, stop: Callable[[], bool]) -> list[Held] | None:
+    def _runs_of(
+        self, aside: Aside, retired: list[Callable[[], None]], stop: Callable[[], bool]
+    ) -> list[Held] | None:
         """Write every piece, or leave none."""
+        _let_go(retired)
         runs: list[Held] = []
         try:
             for piece in aside.pieces:
@@ -166,6 +185,11 @@ class Writer:
         if self._hidden:
             piece.path.unlink()
         return Held(run, piece.path, max(seq for _, seq in one.origins))
+
+
+def _let_go(retired: list[Callable[[], None]]) -> None:
+    while retired:
+        retired.pop()()
 
 
 def _deleted(aside: Aside) -> None:

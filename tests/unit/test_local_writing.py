@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from dedup.arrays import pack
@@ -345,3 +346,55 @@ def test_without_a_home_a_run_has_no_name_when_it_is_taken(thread, tmp_path, mon
         assert not list(tmp_path.rglob("run-*"))
         assert all_known(index, lane)
     assert not list(tmp_path.iterdir())
+
+
+def test_what_is_retired_is_let_go_of_by_who_writes_next(tmp_path, thread):
+    """Not by the lane, which would stand still meanwhile."""
+    lane = Lane()
+    gone: list[str] = []
+    with begun(lane, tmp_path, thread) as index:
+        index._keeper._writer.retire(lambda: gone.append(threading.current_thread().name))
+        thread.done(index)
+        assert index.took(*lane.append([lane.fresh()]))
+        assert gone == []
+        assert index.took(*lane.append([lane.fresh() for _ in range(FULL)]))
+        thread.done(index)
+        assert len(gone) == 1
+        assert gone != [threading.main_thread().name]
+        index._keeper._writer.retire(lambda: gone.append("in the end"))
+    assert gone[1:] == ["in the end"]
+
+
+def test_what_is_retired_goes_with_what_is_written_at_once_too(tmp_path):
+    """A small overlay needs no thread."""
+    lane = Lane()
+    gone: list[int] = []
+    with opened(lane, tmp_path, limits=replace(TINY, aside_ids=100)) as index:
+        index.catch_up(lane.head)
+        index._keeper._writer.retire(lambda: gone.append(1))
+        assert index.took(*lane.append([lane.fresh() for _ in range(FULL)]))
+        assert gone == [1]
+
+
+def mapped(root: Path) -> set[str]:
+    """Return which files of runs and filters this process has mapped, deleted ones too."""
+    paths = {Path(at.path.removesuffix(" (deleted)")) for at in psutil.Process().memory_maps(False)}
+    return {path.name for path in paths if root in path.parents}
+
+
+def test_runs_that_were_merged_and_filters_that_were_outgrown_do_not_stay_mapped(tmp_path):
+    lane = Lane()
+    with opened(lane, tmp_path) as index:
+        index.catch_up(lane.head)
+        for _ in range(12):
+            assert index.took(*lane.append([lane.fresh() for _ in range(FULL)]))
+        index.settle()
+        assert index.counters.merges
+        assert index.counters.growths
+        retired = mapped(tmp_path) - {path.name for path in place_of(lane, tmp_path).iterdir()}
+        assert retired
+        for _ in range(2):
+            assert index.took(*lane.append([lane.fresh() for _ in range(FULL)]))
+        index.settle()
+        assert mapped(tmp_path).isdisjoint(retired)
+        assert all_known(index, lane)
