@@ -34,8 +34,8 @@ fmt: setup ## Format, and repair what the linter can repair
 lint: setup ## Look for mistakes and for unformatted code
 	@.ci/section lint sh -c '$(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet .'
 
-type: setup ## Check the types of the four packages
-	@.ci/section types $(BIN)/mypy
+type: setup ## Check the types of the four packages, and of the benchmarks
+	@.ci/section types sh -c '$(BIN)/mypy && $(BIN)/mypy --package bench'
 
 crash: setup jars ## The slow tests: crashes, in depth (about an hour and a half)
 	@$(BIN)/python -m tests.crash
