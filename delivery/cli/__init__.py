@@ -49,6 +49,9 @@ VERBS = {
     "spark-options": "Print the options with which Spark runs stages.",
 }
 
+#: How URLs of catalogs begin.
+CATALOGS = ("sqlite:", "cassandra:", "memory:")
+
 #: As sysexits.h has it. Python's own 1 would be what `delivery audit` says of wrong data.
 FAULT = 70
 INTERRUPTED = 130
@@ -107,8 +110,20 @@ class Verbs(click.Group):
             raise click.UsageError(f"{error.message} Did you mean {close[0]!r}?", ctx) from None
 
 
+class Delivery(Verbs):
+    """All verbs. What is asked of a catalog's status is asked of its stages, not of servers."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb that is meant."""
+        if args[0] == "status" and any(one.startswith(CATALOGS) for one in args[1:]):
+            args = ["guarantee", *args[1:]]
+        return super().resolve_command(ctx, args)
+
+
 @click.command(
-    cls=Verbs,
+    cls=Delivery,
     verbs={name: f"delivery.cli.{name.replace('-', '_')}" for name in VERBS},
     words=VERBS,
     help=_HELP,

@@ -20,8 +20,8 @@ from delivery.cli.output import Output, directory_option, verb
 def command(out: Output, *, directory: Path) -> None:
     """Say of each node whether it is running, dead, unhealthy or stopped.
 
-    These are the servers of `delivery up`. Whether stages keep their promise is what `delivery
-    guarantee` says. Exits with 0 if every node runs and answers, else with 3.
+    These are the servers of `delivery up`. With the URL of a catalog it is `delivery guarantee URL`:
+    of each stage, whether it is PROTECTED or DEGRADED, and why. Exits with 0 if every node runs and answers, else with 3.
     """
     from delivery.services.instance import Instance  # noqa: PLC0415  keeps --help light
     from delivery.services.node import Health  # noqa: PLC0415  see above

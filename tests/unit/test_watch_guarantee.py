@@ -167,11 +167,13 @@ def test_a_setting_that_lets_kafka_lose_records(
     assert kinds(judged(house, cluster)) == expected
 
 
-def test_the_verb_exits_by_what_it_found(house: House) -> None:
-    asked = ("guarantee", house.store.url, "--kafka", "here:1")
+@pytest.mark.parametrize("verb", ["guarantee", "status"])
+def test_the_verb_exits_by_what_it_found(house: House, verb: str) -> None:
+    """The status of a catalog is that of its stages."""
+    asked = (verb, house.store.url, "--kafka", "here:1")
     assert called(*asked).stdout.splitlines() == ["shop/price: PROTECTED", "shop/ship: PROTECTED"]
     assert document(*asked)["state"] == "exact"
-    assert "Kafka was not asked" in called("guarantee", house.store.url, code=3).stdout
+    assert "Kafka was not asked" in called(verb, house.store.url, code=3).stdout
     house.broker.create("in")
     assert "shop/price: DEGRADED since 2023-11-14" in called(*asked, code=1).stdout
 
