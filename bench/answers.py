@@ -58,6 +58,8 @@ COMMANDS = (INSPECT, LOOKUP, EXPLAIN, BY_NAME, OUTPUT, BY_ID)
 SECONDS_MAX = 1.0
 
 _Place = tuple[str, int, int]
+#: Holds a story to the question.
+_Check = Callable[[Story], None]
 
 
 def _command(question: str) -> str:
@@ -84,15 +86,18 @@ def _asked(lab: Lab) -> Iterator[Sequence[Contestant]]:
             places.append((SOURCE, partition, chance.randrange(ends[partition])))
         names = [_name(cluster, place) for place in places]
         outputs = _outputs(url, cluster, places)
+        stories = {
+            EXPLAIN: [partial(_explain, _held, at) for at in places],
+            BY_NAME: [partial(_found, _held, named(name)) for name in names],
+            OUTPUT: [partial(_explain, _made, at) for _, at in outputs],
+            BY_ID: [partial(_found, _made, one) for one, _ in outputs],
+        }
         ask = partial(_turn, url, bootstrap)
         yield [
             Contestant(name=INSPECT, turn=partial(ask, [_inspect] * ASKED)),
             Contestant(name=LOOKUP, turn=partial(ask, [partial(_lookup, name) for name in names])),
             Contestant(name=OFFSET, turn=partial(ask, [partial(_offset, at) for at in places])),
-            Contestant(name=EXPLAIN, turn=partial(ask, [partial(_explain, at) for at in places])),
-            Contestant(name=BY_NAME, turn=partial(ask, [partial(_named, name) for name in names])),
-            Contestant(name=OUTPUT, turn=partial(ask, [partial(_output, at) for _, at in outputs])),
-            Contestant(name=BY_ID, turn=partial(ask, [partial(_by_id, one) for one, _ in outputs])),
+            *(Contestant(name=told, turn=partial(ask, asked)) for told, asked in stories.items()),
             *_commands(ask, places, names, outputs),
         ]
 
@@ -184,28 +189,16 @@ def _offset(place: _Place, url: str, _: str) -> None:
     assert read.fate in {"fresh", "duplicate"}, read
 
 
-def _explain(place: _Place, url: str, bootstrap: str) -> None:
+def _explain(held: _Check, place: _Place, url: str, bootstrap: str) -> None:
     with opened(url) as catalog, open_client(bootstrap, {}, "confluent") as client:
-        _held(explain(catalog, Cluster(client), *place))
+        held(explain(catalog, Cluster(client), *place))
 
 
-def _named(name: bytes, url: str, bootstrap: str) -> None:
-    with opened(url) as catalog, open_client(bootstrap, {}, "confluent") as client:
-        cluster = Cluster(client)
-        (place,) = places_of_id(catalog, cluster, named(name))
-        _held(explain(catalog, cluster, *place))
-
-
-def _output(place: _Place, url: str, bootstrap: str) -> None:
-    with opened(url) as catalog, open_client(bootstrap, {}, "confluent") as client:
-        _made(explain(catalog, Cluster(client), *place))
-
-
-def _by_id(record_id: RecordId, url: str, bootstrap: str) -> None:
+def _found(held: _Check, record_id: RecordId, url: str, bootstrap: str) -> None:
     with opened(url) as catalog, open_client(bootstrap, {}, "confluent") as client:
         cluster = Cluster(client)
         (place,) = places_of_id(catalog, cluster, record_id)
-        _made(explain(catalog, cluster, *place))
+        held(explain(catalog, cluster, *place))
 
 
 def _made(story: Story) -> None:

@@ -42,7 +42,7 @@ def _command(directory: Path, *more: object) -> list[str]:
     return [sys.executable, "-m", "bench.dedup_start", str(directory), *map(str, more)]
 
 
-def _started(directory: Path, rebuild_seconds: float, batches: int = 0, *how: str) -> Turn:
+def _started(directory: Path, rebuild_seconds: float, *how: str, batches: int = 0) -> Turn:
     """Run a process that gives one verdict; return what it says of itself."""
     done = subprocess.run(
         _command(directory, batches, *how),
@@ -55,11 +55,6 @@ def _started(directory: Path, rebuild_seconds: float, batches: int = 0, *how: st
     return Turn(seconds=(facts["process ms"] / 1000,), facts=facts)
 
 
-def _forked(directory: Path, rebuild_seconds: float) -> Turn:
-    """Have one forked where everything is loaded, as Spark's workers are."""
-    return _started(directory, rebuild_seconds, 0, FORKED)
-
-
 def _killed(directory: Path, rebuild_seconds: float, *how: str) -> Turn:
     """Kill a process at its work, then run one that gives a verdict."""
     with subprocess.Popen(_command(directory, ENDLESS), stderr=subprocess.PIPE) as working:
@@ -67,11 +62,7 @@ def _killed(directory: Path, rebuild_seconds: float, *how: str) -> Turn:
         said = working.stderr.readline()
         working.kill()
     assert said == b"working\n", said + b": it was not at its work when it was killed"
-    return _started(directory, rebuild_seconds, 0, *how)
-
-
-def _forked_and_killed(directory: Path, rebuild_seconds: float) -> Turn:
-    return _killed(directory, rebuild_seconds, FORKED)
+    return _started(directory, rebuild_seconds, *how)
 
 
 def _rebuilt(directory: Path, home: Path) -> float:
@@ -85,11 +76,12 @@ def _rebuilt(directory: Path, home: Path) -> float:
         return time.perf_counter() - began
 
 
-TURNS: Mapping[str, Callable[[Path, float], Turn]] = {
-    "": _started,
-    KILLED: _killed,
-    WORKER: _forked,
-    WORKER_KILLED: _forked_and_killed,
+#: What is done to a directory, by what follows its size in the name.
+TURNS: Mapping[str, tuple[Callable[..., Turn], tuple[str, ...]]] = {
+    "": (_started, ()),
+    KILLED: (_killed, ()),
+    WORKER: (_started, (FORKED,)),
+    WORKER_KILLED: (_killed, (FORKED,)),
 }
 
 
@@ -106,10 +98,10 @@ def _staged(lab: Lab) -> Iterator[Sequence[Contestant]]:
             one.lane.close()
             with lab.directory() as home:
                 rebuild = _rebuilt(directory, home)
-            for name, turn in TURNS.items():
-                turned = partial(turn, directory, rebuild)
+            for name, (turn, how) in TURNS.items():
+                turned = partial(turn, directory, rebuild, *how)
                 contestants.append(Contestant(name=first + name, turn=turned))
-        working = partial(_started, directory, rebuild, BATCHES)
+        working = partial(_started, directory, rebuild, batches=BATCHES)
         yield [*contestants, Contestant(name=HUNDRED_WORKING, turn=working)]
 
 

@@ -374,7 +374,7 @@ class Keeper:
             rest = [one for one in group.runs if id(one) not in used]
             before = sum(id(one) not in used for one in group.runs[:first])
             group.runs = [*rest[:before], outcome.output, *rest[before:]]
-            self._writer.retire(outcome.rid().clear)
+            self._writer.retire(list(outcome.inputs).clear)
             return True
         self.counters.growths += 1
         self._at(steps.GROWN)

@@ -37,11 +37,6 @@ class Merged:
     inputs: tuple[Held, ...]
     output: Held
 
-    def rid(self) -> list[Held]:
-        """Hand its inputs over: their files go with the last who holds them."""
-        inputs, self.inputs = list(self.inputs), ()
-        return inputs
-
 
 @dataclass(slots=True)
 class Grown:

@@ -76,7 +76,7 @@ class Writer:
     def write(self, contents: Contents) -> None:
         """Write all there is, at once; first comes what a thread is at."""
         self.take(contents, wait=True)
-        _let_go(self._rid())
+        self._let_go()
         for piece in self._pieces(contents):
             self._adopt(contents, piece, self._run_of(piece))
         contents.seals = 0
@@ -88,8 +88,7 @@ class Writer:
         assert self._aside is None, "one overlay at a time"
         aside = Aside(tuple(self._pieces(contents)), contents.tag, contents.seals)
         assert aside.pieces, "what is made of chunks is taken only where they are"
-        retired = self._rid()
-        self._background.start(lambda stop: self._runs_of(aside, retired, stop), None)
+        self._background.start(lambda stop: self._runs_of(aside, stop), None)
         self._aside = aside
         for group in contents.groups.values():
             group.chunks.set_aside()
@@ -131,11 +130,11 @@ class Writer:
         """Let go of what a thread is at, and leave no thread."""
         self._background.close()
         self._aside = None
-        _let_go(self._rid())
+        self._let_go()
 
-    def _rid(self) -> list[Callable[[], None]]:
-        retired, self._retired = self._retired, []
-        return retired
+    def _let_go(self) -> None:
+        while self._retired:
+            self._retired.pop()()
 
     def _pieces(self, contents: Contents) -> Iterator[Piece]:
         for bucket, group in contents.groups.items():
@@ -153,11 +152,9 @@ class Writer:
         group.chunks.leave(piece.chunks)
         return True
 
-    def _runs_of(
-        self, aside: Aside, retired: list[Callable[[], None]], stop: Callable[[], bool]
-    ) -> list[Held] | None:
+    def _runs_of(self, aside: Aside, stop: Callable[[], bool]) -> list[Held] | None:
         """Write every piece, or leave none."""
-        _let_go(retired)
+        self._let_go()
         runs: list[Held] = []
         try:
             for piece in aside.pieces:
@@ -185,11 +182,6 @@ class Writer:
         if self._hidden:
             piece.path.unlink()
         return Held(run, piece.path, max(seq for _, seq in one.origins))
-
-
-def _let_go(retired: list[Callable[[], None]]) -> None:
-    while retired:
-        retired.pop()()
 
 
 def _deleted(aside: Aside) -> None:

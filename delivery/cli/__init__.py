@@ -110,7 +110,7 @@ class Verbs(click.Group):
             raise click.UsageError(f"{error.message} Did you mean {close[0]!r}?", ctx) from None
 
 
-class Delivery(Verbs):
+class Root(Verbs):
     """All verbs. What is asked of a catalog's status is asked of its stages, not of servers."""
 
     def resolve_command(
@@ -123,7 +123,7 @@ class Delivery(Verbs):
 
 
 @click.command(
-    cls=Delivery,
+    cls=Root,
     verbs={name: f"delivery.cli.{name.replace('-', '_')}" for name in VERBS},
     words=VERBS,
     help=_HELP,

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from delivery.services.kafka import Kafka
-from tests.acceptance.kit import ROOT
 from tests.integration.bounded_story import RECORDS
-from tests.integration.wrap_kit import JOB_SECONDS_MAX
+from tests.integration.wrap_kit import played, settings_of
 
 ALL = list(range(RECORDS))
 DONE = {"fresh": RECORDS, "duplicate": 1, "seals": 1}
@@ -23,25 +18,8 @@ NOTHING = {"fresh": 0, "duplicate": 0, "seals": 0}
 @pytest.fixture(scope="module")
 def story(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Play every scene once."""
-    directory = tmp_path_factory.mktemp("bounded")
-    settings = {
-        "kafka": kafka.bootstrap,
-        "catalog": f"sqlite:{directory / 'catalog.db'}",
-        "home": str(directory / "home"),
-        "directory": str(directory),
-        "name": f"bounded-{directory.name}-{id(directory)}",
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.integration.bounded_story", json.dumps(settings)],
-        cwd=Path(ROOT),
-        capture_output=True,
-        text=True,
-        timeout=2 * JOB_SECONDS_MAX,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    shown: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return shown
+    settings = settings_of("bounded", kafka, tmp_path_factory.mktemp("bounded"))
+    return played("tests.integration.bounded_story", settings)
 
 
 def test_every_run_takes_what_is_new_since_the_last_one_each_record_once(story):

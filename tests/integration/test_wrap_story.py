@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +10,7 @@ from delivery.kafka.opening import open_client
 from delivery.kafka.port import TopicSettings
 from delivery.services.kafka import Kafka
 from delivery.wrap.query import DRAIN_SECONDS
-from tests.acceptance.kit import ROOT
-from tests.integration.wrap_kit import JOB_SECONDS_MAX, PARTITIONS
+from tests.integration.wrap_kit import PARTITIONS, played, settings_of
 from tests.integration.wrap_story import RECORDS
 
 TOPICS = ("left", "right", "join", "shuffled", "other", "after", "growing", "grown", "stuck")
@@ -24,28 +19,11 @@ TOPICS = ("left", "right", "join", "shuffled", "other", "after", "growing", "gro
 @pytest.fixture(scope="module")
 def story(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Play every scene once."""
-    directory = tmp_path_factory.mktemp("story")
-    settings = {
-        "kafka": kafka.bootstrap,
-        "catalog": f"sqlite:{directory / 'catalog.db'}",
-        "home": str(directory / "home"),
-        "directory": str(directory),
-        "name": f"story-{directory.name}-{id(directory)}",
-    }
+    settings = settings_of("story", kafka, tmp_path_factory.mktemp("story"))
     with open_client(kafka.bootstrap) as client:
         for topic in TOPICS:
             client.create(f"{settings['name']}.{topic}", TopicSettings(partitions=PARTITIONS))
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.integration.wrap_story", json.dumps(settings)],
-        cwd=Path(ROOT),
-        capture_output=True,
-        text=True,
-        timeout=2 * JOB_SECONDS_MAX,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    shown: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return shown
+    return played("tests.integration.wrap_story", settings)
 
 
 def test_a_join_of_two_topics_makes_each_pair_once(story):

@@ -47,6 +47,32 @@ WINDOW_SECONDS = 20
 LAST = FIRST + 100_000
 
 
+def settings_of(story: str, kafka: Kafka, directory: Path) -> dict[str, str]:
+    """Return what a story is told: where everything is, and a name for its topics."""
+    return {
+        "kafka": kafka.bootstrap,
+        "catalog": f"sqlite:{directory / 'catalog.db'}",
+        "home": str(directory / "home"),
+        "directory": str(directory),
+        "name": f"{story}-{directory.name}-{id(directory)}",
+    }
+
+
+def played(module: str, settings: Mapping[str, str]) -> dict[str, Any]:
+    """Play every scene of a story in one process; return what it has shown."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, json.dumps(settings)],
+        cwd=Path(ROOT),
+        capture_output=True,
+        text=True,
+        timeout=2 * JOB_SECONDS_MAX,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    shown: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return shown
+
+
 def row(number: int, partition: int | None = None) -> Row:
     """Return the record of that number; the same whenever it is asked for."""
     value = json.dumps({"id": number, "at": FIRST + number}).encode()

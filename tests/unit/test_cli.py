@@ -13,8 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 import delivery.cli
+from dedup.catalog import open as opening
 from dedup.errors import Corrupt, DeliveryError, Fenced, Indeterminate, InvalidUsage, Unavailable
-from delivery.cli import FAULT, VERBS
+from delivery.cli import CATALOGS, FAULT, VERBS
 from delivery.cli import delivery as group
 from delivery.cli.output import Output, verb
 from delivery.services import ports
@@ -309,3 +310,8 @@ def test_a_shell_completes_verbs_and_options(words: tuple[str, ...], offered: se
         ["bash", "--norc", "-c", script], env=here, check=True, capture_output=True, text=True
     )
     assert set(done.stdout.split()) == offered
+
+
+def test_the_command_knows_how_urls_of_catalogs_begin():
+    """It says so itself: what opens catalogs is too much to load for a help text."""
+    assert sorted(CATALOGS) == sorted(f"{scheme}:" for scheme in opening._SCHEMES)

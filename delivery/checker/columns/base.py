@@ -8,7 +8,8 @@ Invariants:
     Which ids were decided is what the catalog says: it is proved by then that it says the right ones.
     It does not grow for ever. A publisher's id is held for `HELD_WINDOWS` windows, the longest that
     seals say, of `WINDOW_MS_MAX` each where nobody says how long one is; an index holds none longer
-    than a window and a quarter. An internal id is held until every copy of it is a remnant, an output until its topic lets it go.
+    than a window and a quarter. An internal id is held until every copy of it is a remnant, an output
+    until its topic lets it go.
 """
 
 from __future__ import annotations
