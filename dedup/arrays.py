@@ -90,6 +90,8 @@ def firsts(ids: Ids) -> Mask:
 def firsts_in_order(ids: Ids) -> Places:
     """Return the places that sort ids, of each id only that of the first of its kind."""
     found, tied = ordered(ids)
+    if not len(tied):
+        return found
     keep = np.ones(len(ids), dtype=np.bool_)
     keep[_repeated(ids, found, tied)] = False
     return found.compress(keep)

@@ -236,12 +236,12 @@ void filter_maybe(const u64 *bits, u64 words, const u64 *patterns, const u64 *ke
 
 /* Lines of an overlay -------------------------------------------------------------------------- */
 
-/* Let ids, whose halves stand in `high` from row `start` to `end`, queue in front of their lines. */
-void lines_add(i32 *first, i32 *next, const u64 *high, i32 start, i32 end, int line_bits) {
+/* Let the ids of `held` from row `start` to `end` queue in front of their lines. */
+void lines_add(i32 *first, i32 *next, const u64 *held, i32 start, i32 end, int line_bits) {
     int shift = 64 - line_bits;
     for (i32 row = start; row < end; row++) {
-        if (row + AHEAD < end) __builtin_prefetch(first + (high[row + AHEAD] >> shift), 1);
-        u64 line = high[row] >> shift;
+        if (row + AHEAD < end) __builtin_prefetch(first + (held[2 * (i64)(row + AHEAD)] >> shift), 1);
+        u64 line = held[2 * (i64)row] >> shift;
         next[row] = first[line];
         first[line] = row;
     }
@@ -249,8 +249,8 @@ void lines_add(i32 *first, i32 *next, const u64 *high, i32 start, i32 end, int l
 
 /* Tell of each id whether it stands in its line. Write the places of those whose line is too long to
  * tell; return how many they are. */
-i64 lines_ask(const i32 *first, const i32 *next, const u64 *high, const u64 *low, int line_bits,
-              int line_max, const u64 *ids, i64 count, u8 *known, i64 *unsure) {
+i64 lines_ask(const i32 *first, const i32 *next, const u64 *held, int line_bits, int line_max,
+              const u64 *ids, i64 count, u8 *known, i64 *unsure) {
     i32 rows[AHEAD];
     i64 left = 0;
     int shift = 64 - line_bits;
@@ -261,7 +261,7 @@ i64 lines_ask(const i32 *first, const i32 *next, const u64 *high, const u64 *low
         for (i64 at = 0; at < some; at++) {
             rows[at] = first[ids[2 * (from + at)] >> shift];
             if (rows[at] >= 0) {
-                __builtin_prefetch(high + rows[at]);
+                __builtin_prefetch(held + 2 * (i64)rows[at]);
                 __builtin_prefetch(next + rows[at]);
             }
         }
@@ -270,7 +270,8 @@ i64 lines_ask(const i32 *first, const i32 *next, const u64 *high, const u64 *low
             i32 row = rows[at];
             u8 hit = 0;
             for (int turn = 0; row >= 0 && turn < line_max && !hit; turn++) {
-                hit = high[row] == id[0] && low[row] == id[1];
+                const u64 *one = held + 2 * (i64)row;
+                hit = one[0] == id[0] && one[1] == id[1];
                 row = next[row];
             }
             known[from + at] = hit;

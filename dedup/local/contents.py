@@ -21,7 +21,7 @@ import numpy.typing as npt
 from dedup.arrays import Ids, Mask
 from dedup.expiry import forgettable, outlived
 from dedup.formats.segment import Bucket, Origin, Part
-from dedup.local.group import EXTERNAL, Found, Group, Lens, unit_buckets
+from dedup.local.group import EXTERNAL, Found, Group, Held, Lens, unit_buckets
 from dedup.local.limits import Limits
 from dedup.local.overlay import Chunk, SealOf
 from dedup.local.shared import Recipe, SharedFilter
@@ -89,6 +89,20 @@ class Contents:
     def count(self) -> int:
         """How many ids are held."""
         return sum(group.count for group in self.groups.values())
+
+    @property
+    def runs(self) -> list[Held]:
+        """All runs."""
+        return [held for group in self.groups.values() for held in group.runs]
+
+    def apart(self, base: int) -> bool:
+        """Whether enough is in runs that no manifest names; `base`: the seq of the last manifest."""
+        limits, runs = self._limits, self.runs
+        news = sum(held.run.count for held in runs if not held.placed)
+        ids = sum(held.run.count for held in runs)
+        enough = min(limits.apart_ids_max, int(limits.apart_share * ids))
+        seals = 0 if self.flushed is None else self.flushed.seq - base
+        return news >= enough or seals >= limits.overlay_seals_max
 
     def new_group(self, bucket: Bucket) -> Group:
         """Return a group without a filter, and do not remember it."""

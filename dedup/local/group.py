@@ -187,7 +187,7 @@ class Group:
     @property
     def chunked(self) -> int:
         """How many of them are in anonymous memory."""
-        return sum(len(chunk.ids) for chunk in self.chunks.all)
+        return self.chunks.count
 
     def unit(self, bucket: Bucket) -> int:
         """Return what a run must not reach beyond: ids of one unit may share a run."""

@@ -241,7 +241,7 @@ class LaneIndex:
 
     def _write_if_full(self) -> None:
         if self._keeper.write() and self.tag is not None:
-            self._keeper.publish(self._fits)
+            self._keeper.share(self._fits)
             assert self._head is not None, "ids come after a head"
             self._upkeep(self._head)
 

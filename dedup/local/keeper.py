@@ -164,6 +164,11 @@ class Keeper:
 
     # From this process to the host ------------------------------------------------------------
 
+    def share(self, fits: Fits) -> None:
+        """Publish, if there is enough that the host's other processes would have to read again."""
+        if self.contents.apart(self._base):
+            self.publish(fits)
+
     def publish(self, fits: Fits) -> None:
         """Put our files into their places and name them in a manifest, if the lock can be had."""
         if self._place is None:
@@ -220,8 +225,7 @@ class Keeper:
 
     def _name(self, place: Place, current: Manifest | None) -> None:
         """Put files into their places and replace the manifest."""
-        news = [held for group in self.contents.groups.values() for held in group.runs]
-        news = [held for held in news if not held.placed]
+        news = [held for held in self.contents.runs if not held.placed]
         for held in news:
             if held.path.parent != place.path:
                 held.path = place.take_over(held.path)
@@ -288,17 +292,14 @@ class Keeper:
 
     def _hide(self) -> None:
         """Take files off their directory that nobody else is to see: a killed process leaves none."""
-        for group in self.contents.groups.values():
-            paths = [held.path for held in group.runs]
-            if group.filter is not None:
-                paths.append(group.filter.path)
-            for path in paths:
-                if self._workshop is not None and path.parent == self._workshop.path:
-                    path.unlink(missing_ok=True)
+        filters = [group.filter for group in self.contents.groups.values()]
+        paths = [held.path for held in self.contents.runs]
+        for path in (*paths, *(one.path for one in filters if one is not None)):
+            if self._workshop is not None and path.parent == self._workshop.path:
+                path.unlink(missing_ok=True)
 
     def _placed(self) -> frozenset[str]:
-        runs = [held for group in self.contents.groups.values() for held in group.runs]
-        return frozenset(held.path.name for held in runs if held.placed)
+        return frozenset(held.path.name for held in self.contents.runs if held.placed)
 
     def _like_ours(self, manifest: Manifest) -> bool:
         return manifest.window_ms == self._window_ms
@@ -309,11 +310,11 @@ class Keeper:
         """Adopt what was done, and do what is due: at once or in a thread; tell if one is at it.
 
         Work that fails, for want of room or because somebody deletes files, is counted, and is due
-        again after the next flush: without it everything is right, and slower.
+        again after the next flush: without it all is right, and slower.
         """
         try:
             if self._written(wait=wait):
-                self.publish(fits)
+                self.share(fits)
             outcome = self._background.outcome(wait=wait or self._crowded())
             if outcome is not None and self._take(outcome):
                 self.publish(fits)

@@ -21,6 +21,10 @@ class Limits:
     overlay_ids_max: int = 1 << 16
     #: Or once it holds the ids of so many seals: a start reads their entries again.
     overlay_seals_max: int = 1 << 10
+    #: Runs are published once what only this process has of them is this share of all ids, or so many:
+    #: whoever starts meanwhile reads that again. A merge publishes too, and comes first in large lanes.
+    apart_share: float = 1 / 16
+    apart_ids_max: int = 5 << 16
     #: An overlay of more ids than this is written in a thread; less takes a millisecond or two.
     aside_ids: int = 1 << 15
     #: In a rebuild nobody asks yet: larger runs mean fewer of them, for 24 MiB of memory.

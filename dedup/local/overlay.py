@@ -170,14 +170,14 @@ class Lines:
     def __init__(self) -> None:
         self._first = np.full(1 << LINE_BITS, NOBODY, dtype=np.int32)
         self._next = np.empty(0, dtype=np.int32)
-        #: High and low halves of all ids, in the order they came.
-        self._words = np.empty((2, 0), dtype=np.uint64)
+        #: All ids, in the order they came.
+        self._ids: Ids = np.empty((0, 2), dtype=np.uint64)
         self._count = 0
 
     @property
     def nbytes(self) -> int:
         """What it takes of the memory."""
-        return self._first.nbytes + self._next.nbytes + self._words.nbytes
+        return self._first.nbytes + self._next.nbytes + self._ids.nbytes
 
     def clear(self) -> None:
         """Send everybody away."""
@@ -189,14 +189,13 @@ class Lines:
         start, end = self._count, self._count + len(ids)
         if end > len(self._next):
             self._make_room(max(end, len(self._next) + ROOM_STEP))
-        self._words[0, start:end] = ids[:, 0]
-        self._words[1, start:end] = ids[:, 1]
+        self._ids[start:end] = ids
         self._count = end
         if (compiled := kernels()) is not None:
-            compiled.lines_add(self._first, self._next, self._words[0, :end], start)
+            compiled.lines_add(self._first, self._next, self._ids[:end], start)
             return
         rows = np.arange(start, end, dtype=np.int32)
-        line = _line_of(self._words[0, start:end])
+        line = _line_of(ids[:, 0])
         behind = self._first.take(line)
         # Sorted ids of one line stand beside each other: all but the first are behind the one before.
         same = line[1:] == line[:-1]
@@ -209,14 +208,13 @@ class Lines:
     def ask(self, ids: Ids) -> tuple[Mask, Places]:
         """Tell of each id whether it is there, and of which that is not known."""
         if (compiled := kernels()) is not None:
-            high, low = self._words
-            return compiled.lines_ask(self._first, self._next, (high, low), LINE_MAX, ids)
+            return compiled.lines_ask(self._first, self._next, self._ids, LINE_MAX, ids)
         known = np.zeros(len(ids), dtype=np.bool_)
         rows = self._first.take(_line_of(ids[:, 0]))
         at = np.flatnonzero(rows >= 0)
         rows = rows.take(at)
         asked = ids[:, 0].take(at)
-        high, low = self._words
+        high, low = self._ids.T
         for _ in range(LINE_MAX):
             if not len(at):
                 break
@@ -230,12 +228,12 @@ class Lines:
         return known, at[~known.take(at)]
 
     def _make_room(self, count: int) -> None:
-        following, words = self._next, self._words
+        following, ids = self._next, self._ids
         # What is not used yet is pages that nobody has touched.
         self._next = np.empty(count, dtype=np.int32)
-        self._words = np.empty((2, count), dtype=np.uint64)
+        self._ids = np.empty((count, 2), dtype=np.uint64)
         self._next[: self._count] = following[: self._count]
-        self._words[:, : self._count] = words[:, : self._count]
+        self._ids[: self._count] = ids[: self._count]
 
 
 def _queued(lines: Lines, chunks: Sequence[Chunk]) -> Lines:
@@ -243,6 +241,10 @@ def _queued(lines: Lines, chunks: Sequence[Chunk]) -> Lines:
     for chunk in chunks:
         lines.add(chunk.ids)
     return lines
+
+
+def _count(chunks: Sequence[Chunk]) -> int:
+    return sum(len(chunk.ids) for chunk in chunks)
 
 
 def _line_of(high: npt.NDArray[np.uint64]) -> Places:
@@ -260,8 +262,10 @@ class Chunks:
     def __init__(self, unit: Callable[[Bucket], int], all_: Sequence[Chunk] = ()) -> None:
         self._unit = unit
         self.all = list(all_)
-        #: How many of them, the oldest, are set aside.
-        self._aside = 0
+        #: How many ids are in them.
+        self.count = _count(self.all)
+        #: How many of them, the oldest, are set aside, and how many ids these have.
+        self._aside, self._aside_count = 0, 0
         #: None: nobody has asked yet.
         self._lines: Lines | None = None
 
@@ -274,11 +278,12 @@ class Chunks:
     @property
     def pending(self) -> int:
         """How many ids are in those that are not set aside."""
-        return sum(len(chunk.ids) for chunk in self.all[self._aside :])
+        return self.count - self._aside_count
 
     def add(self, chunk: Chunk) -> None:
         """Take a chunk, and put some together when there are too many."""
         self.all.append(chunk)
+        self.count += len(chunk.ids)
         lines, self._lines = self._lines, None
         if lines is not None:
             self._lines = _queued(lines, [chunk])
@@ -287,11 +292,11 @@ class Chunks:
 
     def set_aside(self) -> None:
         """Leave those that are there now as they are, until they leave."""
-        self._aside = len(self.all)
+        self._aside, self._aside_count = len(self.all), self.count
 
     def take_back(self) -> None:
         """Have nothing set aside."""
-        self._aside = 0
+        self._aside, self._aside_count = 0, 0
 
     def holds(self, chunks: Sequence[Chunk]) -> bool:
         """Tell whether all of these are here still."""
@@ -302,6 +307,7 @@ class Chunks:
         names = {id(chunk) for chunk in gone}
         self._aside -= sum(id(chunk) in names for chunk in self.all[: self._aside])
         self.all = [chunk for chunk in self.all if id(chunk) not in names]
+        self.count, self._aside_count = _count(self.all), _count(self.all[: self._aside])
         lines, self._lines = self._lines, None
         if lines is not None:
             lines.clear()
@@ -337,7 +343,7 @@ class Chunks:
                 count += len(young[-1].ids)
             kept += chunks
             kept.append(merged(young[::-1]) if len(young) > 1 else young[0])
-        self.all = kept
+        self.all, self.count = kept, _count(kept)
 
 
 #: A chunk, the numbers of its origins among all, and some of its rows.

@@ -52,6 +52,7 @@ TINY = Limits(
     aside_ids=3,
     rebuild_ids=10,
     first_ids=8,
+    apart_share=0.0,
     fanout=2,
     level_ids=4,
     far_seals=2,

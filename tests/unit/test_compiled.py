@@ -257,7 +257,11 @@ def test_whatever_stands_in_a_run_it_stays_inside(compiled):
         lambda k: k.hash_spans(
             np.zeros(4, np.uint8), np.array([-1, 1]), VECTOR_BYTES_MAX, secret()
         ),
-        lambda k: k.lines_add(np.zeros(3, np.int32), np.zeros(1, np.int32), random_ids(1)[0], 0),
+        lambda k: k.lines_add(np.zeros(3, np.int32), np.zeros(1, np.int32), random_ids(1), 0),
+        lambda k: k.lines_add(np.zeros(4, np.int32), np.zeros(2, np.int32), random_ids(1)[0], 0),
+        lambda k: k.lines_ask(
+            np.zeros(4, np.int32), np.zeros(2, np.int32), random_ids(1), 1, random_ids(1)
+        ),
         lambda k: k.filter_maybe(np.zeros(8, np.uint64), patterns(), None, random_ids(4)[:, :1]),
         lambda k: k.filter_maybe(np.zeros(8, np.uint64), patterns(), None, random_ids(4)[0]),
         lambda k: k.filter_maybe(np.zeros(8, np.uint64), patterns()[:-1], None, random_ids(1)),
