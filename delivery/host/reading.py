@@ -30,8 +30,11 @@ def read(
     Where everybody can be waited for at once, whatever lands matters as much as what comes in: behind
     it the next may be sent.
     """
+    if not seconds:
+        yield from _polled(consumers, seconds)
+        return
     together: list[Watched] = [one for one in consumers.values() if isinstance(one, Watched)]
-    if not seconds or len(together) < len(consumers):
+    if len(together) < len(consumers):
         yield from _polled(consumers, seconds)
         return
     found = list(_polled(consumers, 0.0))

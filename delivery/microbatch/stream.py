@@ -14,7 +14,6 @@ Invariants:
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import uuid
@@ -32,12 +31,13 @@ from delivery.host.reminding import warn_grown
 from delivery.host.spec import Plan, StageSpec
 from delivery.kafka.port import Topic
 from delivery.microbatch import options as bounds
+from delivery.microbatch.action import Action
 from delivery.microbatch.columns import COLUMNS
 from delivery.microbatch.offsets import Checkpoint, checkpoint_at
 from delivery.microbatch.options import Options
 from delivery.microbatch.scratch import cheaply, root_of
 from delivery.microbatch.source import frame, kafka_options
-from delivery.microbatch.task import REPORT, Job, Ports, finish_lanes, run_lanes
+from delivery.microbatch.task import Job, Order, Ports, finish_lanes
 from delivery.resident.cluster import session_gone, stopped
 from delivery.resident.failures import TaskFailedError, error_of
 from delivery.stage import StoppedByRecordError
@@ -82,11 +82,10 @@ class _BatchFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One start of a stage: its name, Spark's of it, what tasks get, scratch, ports, where it began."""
+    """One start of a stage: Spark's name of it, the action, scratch, ports, where it began."""
 
-    name: str
     query: str
-    plan: bytes
+    action: Action
     checkpoint: Checkpoint
     ports: Ports
     hints: Hints
@@ -171,8 +170,9 @@ class StageStream:
         ):
             topic = self._topic(ports)
             query = f"{self.spec.pipeline}.{name}"
-            packed, start = _packed(self.plan), self._walk(ports, topic)
-            run = _Run(name, query, packed, checkpoint, ports, hints, horizon, start)
+            start = self._walk(ports, topic)
+            job = Job(plan=_packed(self.plan), stage=self.spec.name, run=name)
+            run = _Run(query, Action(self._spark, job), checkpoint, ports, hints, horizon, start)
             try:
                 self._stream(run)
             finally:
@@ -273,11 +273,10 @@ class StageStream:
         appeared = ranges.keys() - run.start.keys() - self._seen
         self._seen = warn_grown(self.spec, self._seen, ranges)
         topic = self._topic(run.ports)
-        job = Job(plan=run.plan, stage=self.spec.name, run=run.name, topic=topic.id, ranges=ranges)
+        order = Order(topic=topic.id, ranges=ranges)
         if not batch:
             _refuse_split(rows, ranges)
-        found = self._grouped(rows, ranges).mapInArrow(partial(run_lanes, job), REPORT).collect()
-        reports = [json.loads(row["report"]) for row in found]
+        reports = run.action.run(self._grouped(rows, ranges), order)
         for report in reports:
             if "failed" in report:
                 raise error_of(report["failed"])
@@ -286,7 +285,7 @@ class StageStream:
         # that appeared has its lane at once, for whoever waits until all lanes are at their ends.
         there = {p for p, (begin, end) in ranges.items() if begin < end or p in appeared}
         silent = sorted(there - done)
-        reports += finish_lanes(job, run.ports, silent)
+        reports += finish_lanes(run.ports, order, silent)
         # They only show the lag: nobody waits for what they are by now.
         high = run.horizon.of(name, topic.sources) or ()
         ends = {source.partition: offset for source, offset in high}

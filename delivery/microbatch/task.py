@@ -52,8 +52,10 @@ from delivery.ports import Emitter
 from delivery.resident.failures import document_of
 from delivery.sinks import close_sink
 
-__all__ = ["REPORT", "Job", "Ports", "finish_lanes", "run_lanes"]
+__all__ = ["PROPERTY", "REPORT", "Job", "Order", "Ports", "finish_lanes", "run_lanes"]
 
+#: The local property in which an order travels.
+PROPERTY = "delivery.order"
 #: What a task yields: a JSON document for each lane.
 REPORT = "report string"
 #: Rows wait for the end of the task or a full bundle, whichever is first.
@@ -64,26 +66,48 @@ RUNS_MAX = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What the driver gives the tasks of one batch.
+    """What the driver gives the tasks of all batches of a run.
 
     Attributes:
-        plan: the pipeline, of this stage alone, pickled: the same bytes for all batches of a run, which
-            a process takes apart for the first.
+        plan: the pipeline, of this stage alone, pickled: a process takes it apart for its first batch.
         stage: its name.
         run: which start of the query it is; what a process keeps is kept under it.
-        topic: identity of the topic that the stage reads.
-        ranges: partition → the planned range.
     """
 
     plan: bytes
     stage: str
     run: str
-    topic: TopicId
-    ranges: Mapping[int, tuple[int, int]]
 
     def __repr__(self) -> str:
         # Spark prints closures; Kafka's options are secrets.
         return f"Job({self.stage!r})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What the driver tells the tasks of one batch, as a local property of Spark's.
+
+    Attributes:
+        topic: identity of the topic that the stage reads.
+        ranges: partition → the planned range.
+    """
+
+    topic: TopicId
+    ranges: Mapping[int, tuple[int, int]]
+
+    def encode(self) -> str:
+        """Return it as the text of a property."""
+        ranges = [[partition, *found] for partition, found in self.ranges.items()]
+        return json.dumps([self.topic.hex(), ranges])
+
+    @staticmethod
+    def decode(text: str) -> Order:
+        """Return what `encode` wrote."""
+        topic, ranges = json.loads(text)
+        return Order(
+            topic=TopicId(bytes.fromhex(topic)),
+            ranges={partition: (start, end) for partition, start, end in ranges},
+        )
 
 
 class Ports:
@@ -162,7 +186,7 @@ def run_lanes(job: Job, tables: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordB
     """Run the lanes of the rows that come, each to the end of its planned range; yield reports."""
     begins = job.run not in _PORTS
     try:
-        reports = _Lanes(job, _ports(job)).run(tables)
+        reports = _Lanes(_ports(job), _order()).run(tables)
     except Exception as error:  # noqa: BLE001 - user code may raise anything; it is told
         _forget(job.run)
         reports = [{"failed": document_of(error, job.stage)}]
@@ -173,24 +197,24 @@ def run_lanes(job: Job, tables: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordB
         calm_collector()
 
 
-def finish_lanes(job: Job, ports: Ports, partitions: Iterable[int]) -> list[dict[str, Any]]:
+def finish_lanes(ports: Ports, order: Order, partitions: Iterable[int]) -> list[dict[str, Any]]:
     """Bring lanes to the end of their planned ranges, of which there are no rows.
 
     Raises:
         DeliveryError: a lane cannot go on; nothing was skipped.
     """
-    lanes = _Lanes(job, ports)
+    lanes = _Lanes(ports, order)
     for partition in partitions:
-        lanes.open(Source(job.topic, partition))
+        lanes.open(Source(order.topic, partition))
     return lanes.run(())
 
 
 class _Lanes:
     """The lanes of one task."""
 
-    def __init__(self, job: Job, ports: Ports) -> None:
-        self._job = job
+    def __init__(self, ports: Ports, order: Order) -> None:
         self._ports = ports
+        self._order = order
         self._lanes: dict[Source, LaneTask] = {}
         self._road = Road()
 
@@ -207,10 +231,10 @@ class _Lanes:
         return [self._finish(source, lane) for source, lane in self._lanes.items()]
 
     def _source(self, _topic: str, partition: int) -> Source:
-        return Source(self._job.topic, partition)
+        return Source(self._order.topic, partition)
 
     def open(self, source: Source) -> LaneTask:
-        start, _ = self._job.ranges[source.partition]
+        start, _ = self._order.ranges[source.partition]
         lane = self._lanes[source] = self._ports.lane(source)
         lane.open(start)
         check(lane)
@@ -234,7 +258,7 @@ class _Lanes:
 
     def _end(self, source: Source, lane: LaneTask) -> None:
         """Seal what waits, and begin to send it where there is room beside the others."""
-        _, end = self._job.ranges[source.partition]
+        _, end = self._order.ranges[source.partition]
         lane.take(empty(source), end)
         lane.end_at(end)
         if lane.stopped is None:
@@ -245,7 +269,7 @@ class _Lanes:
         check(lane)
 
     def _finish(self, source: Source, lane: LaneTask) -> dict[str, Any]:
-        _, end = self._job.ranges[source.partition]
+        _, end = self._order.ranges[source.partition]
         moved = True
         while moved and lane.stopped is None:
             stood = lane.seq
@@ -269,6 +293,15 @@ class _Lanes:
             counters=lane.counters.document(),
         )
         return {"partition": source.partition, "done": asdict(done)}
+
+
+def _order() -> Order:
+    from pyspark import TaskContext  # noqa: PLC0415 - a task is the only place that has one
+
+    context = TaskContext.get()
+    text = context.getLocalProperty(PROPERTY) if context else None
+    assert text, "the driver tells every task what is planned"
+    return Order.decode(text)
 
 
 def _ports(job: Job) -> Ports:
