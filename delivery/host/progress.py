@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from delivery.host.lane import LaneTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,18 @@ class LaneProgress:
     frontier: int
     end: int | None
     counters: Mapping[str, int] = field(default_factory=dict)
+
+    @staticmethod
+    def of(lane: LaneTask, end: int | None) -> LaneProgress:
+        """Return how a lane stands, whose log ends there as far as anybody knows."""
+        return LaneProgress(
+            lane=lane.name,
+            stage=lane.spec.name,
+            seq=lane.seq,
+            frontier=lane.frontier,
+            end=end,
+            counters=lane.counters.document(),
+        )
 
     @property
     def words(self) -> str:

@@ -56,6 +56,8 @@ SETTLING_SECONDS = 0.01
 BUSY_SECONDS = 0.002
 #: In a turn that takes longer, what has come is taken meanwhile, so that brokers get the next ready.
 LONG_SECONDS = 0.005
+#: How long an answer takes to what is asked on then, if there is anything.
+FRESH_SECONDS = 0.0015
 #: How often monitors of consumer groups are told where we stand.
 HINT_SECONDS = 5.0
 #: How often a fenced lane is tried again under its new incarnation.
@@ -225,7 +227,11 @@ class Worker:
         """Have what lanes write done while other lanes go on, where the store can."""
         # Looking at each record as it comes would cost more than it gains.
         errands.wait(pause := errands.pause(lanes))
+        stale = time.monotonic() - self._looked > LONG_SECONDS
         moved = errands.free(lanes) and self._read(0.0 if pause else self._patience(lanes))
+        if moved and stale:
+            # A broker answers as soon as it has one record, and then is not asked on until it is taken.
+            self._read(FRESH_SECONDS)
         return moved | errands.turn(lanes, lambda: self._emit(lanes), linger=linger)
 
     def _busy(self, lanes: Sequence[LaneTask]) -> bool:
@@ -312,22 +318,13 @@ class Worker:
         """
         counters = Counters()
         counters.add(self._gone)
-        lanes = []
+        lanes: list[LaneProgress] = []
         for lane in self.lanes:
             counters.add(lane.counters)
-        for name, lanes_of in self._by_stage().items():
+        for lanes_of in self._by_stage().values():
             high = self._end_of(lanes_of, at_once=at_once)
-            lanes += [
-                LaneProgress(
-                    lane=lane.name,
-                    stage=name,
-                    seq=lane.seq,
-                    frontier=lane.frontier,
-                    end=high.at(lane.source) if high else None,
-                    counters=lane.counters.document(),
-                )
-                for lane in lanes_of
-            ]
+            ends = [high.at(lane.source) if high else None for lane in lanes_of]
+            lanes += map(LaneProgress.of, lanes_of, ends)
         return Progress(lanes=tuple(lanes), counters=counters.document())
 
     def _end_of(self, lanes: Sequence[LaneTask], *, at_once: bool) -> Frontier | None:

@@ -284,15 +284,7 @@ class _Lanes:
                 f"it stands at {lane.frontier}, not at {end}, with nothing left to do; nothing was "
                 "skipped: the query begins again from the frontier",
             )
-        done = LaneProgress(
-            lane=lane.name,
-            stage=lane.spec.name,
-            seq=lane.seq,
-            frontier=lane.frontier,
-            end=None,
-            counters=lane.counters.document(),
-        )
-        return {"partition": source.partition, "done": asdict(done)}
+        return {"partition": source.partition, "done": asdict(LaneProgress.of(lane, None))}
 
 
 def _order() -> Order:

@@ -82,7 +82,8 @@ def test_spark_copies_a_straggler_and_one_of_both_counts(
     task, _, _ = straggler.rpartition(".")
     attempts = {file.name for file in place.iterdir() if file.name.startswith(f"{task}.")}
     assert len(attempts) == 2
-    before, heads = prove(trial), heads_of(trial.pipeline)
+    # Spark may have copied others as well: who loses just now is told of a moment later.
+    before, heads = prove(trial, stories=False), heads_of(trial.pipeline)
 
     (place / GO_ON).touch()
     until("the straggler's append is refused", lambda: losers(trial) > 0, of=driver)
