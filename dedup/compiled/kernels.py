@@ -190,12 +190,11 @@ class Mapped:
 
     def __init__(self, ids: Ids, prefixes: npt.NDArray[np.unsignedinteger[Any]]) -> None:
         wide = prefixes.dtype == np.uint64
-        assert ids.shape == (len(ids), 2), "an id is two words"
         # Both stay where they are as long as this does.
         self._held = ids, prefixes
         self.row = np.array(
             [
-                _whole(ids, np.uint64),
+                _whole_ids(ids),
                 len(ids),
                 _whole(prefixes, np.uint64 if wide else np.uint32),
                 wide,

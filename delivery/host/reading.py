@@ -30,16 +30,12 @@ def read(
     Where everybody can be waited for at once, whatever lands matters as much as what comes in: behind
     it the next may be sent.
     """
-    if not seconds:
-        yield from _polled(consumers, seconds)
-        return
-    together: list[Watched] = [one for one in consumers.values() if isinstance(one, Watched)]
-    if len(together) < len(consumers):
+    if not seconds or not all(isinstance(one, Watched) for one in consumers.values()):
         yield from _polled(consumers, seconds)
         return
     found = list(_polled(consumers, 0.0))
     if not found:
-        together += [one for one in emitters if isinstance(one, Watched)]
+        together = [one for one in (*consumers.values(), *emitters) if isinstance(one, Watched)]
         await_news(together, seconds)
         found = list(_polled(consumers, 0.0))
     yield from found

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from delivery.microbatch.columns import COLUMNS
 from delivery.microbatch.task import PROPERTY, REPORT, Job, Order, run_lanes
+from delivery.microbatch.telling import telling
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -38,11 +39,8 @@ class Action:
 
     def run(self, rows: DataFrame, order: Order) -> list[dict[str, Any]]:
         """Have rows worked off, and return what tasks report."""
-        self._context.setLocalProperty(PROPERTY, order.encode())
-        try:
+        with telling(self._context, PROPERTY, order.encode()):
             found = self._mapped(rows).collect()
-        finally:
-            self._context.setLocalProperty(PROPERTY, "")
         return [json.loads(row["report"]) for row in found]
 
     def _mapped(self, rows: DataFrame) -> DataFrame:

@@ -47,6 +47,7 @@ from delivery.host.spec import Plan
 from delivery.kafka.opening import open_client
 from delivery.kafka.port import empty
 from delivery.microbatch.columns import batch_of, split
+from delivery.microbatch.telling import told
 from delivery.points import At, nowhere
 from delivery.ports import Emitter
 from delivery.resident.failures import document_of
@@ -288,11 +289,8 @@ class _Lanes:
 
 
 def _order() -> Order:
-    from pyspark import TaskContext  # noqa: PLC0415 - a task is the only place that has one
-
-    context = TaskContext.get()
-    text = context.getLocalProperty(PROPERTY) if context else None
-    assert text, "the driver tells every task what is planned"
+    text = told(PROPERTY)
+    assert text is not None, "the driver tells every task what is planned"
     return Order.decode(text)
 
 

@@ -36,6 +36,7 @@ from delivery.host.spec import Plan, StageSpec
 from delivery.judge import Judge
 from delivery.kafka.port import Fetched, empty
 from delivery.microbatch.columns import batch_of, split
+from delivery.microbatch.telling import told
 from delivery.naming import per_topic
 from delivery.resident.failures import document_of
 from delivery.verdicts import Verdicts
@@ -75,10 +76,7 @@ class Setup:
 
 def judged(setup: Setup, tables: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the fresh rows of what a task reads, and report on each partition at its end."""
-    from pyspark import TaskContext  # noqa: PLC0415 - a task is the only place that has one
-
-    context = TaskContext.get()
-    text = context.getLocalProperty(PROPERTY) if context else None
+    text = told(PROPERTY)
     token = Token.decode(text) if text else None
     if token is None or token.lane != lane_of(setup.spec.pipeline, setup.spec.name):
         raise InvalidUsage(

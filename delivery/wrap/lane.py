@@ -33,6 +33,7 @@ from delivery.host.senders import Senders, Writers
 from delivery.kafka.opening import open_client
 from delivery.life.guard import refuse_at_rest
 from delivery.microbatch.task import at_of_environment
+from delivery.microbatch.telling import telling
 from delivery.naming import said_of
 from delivery.ports import Log
 from delivery.protocol import messages as m
@@ -204,12 +205,8 @@ class StageLane(ABC):
         spark, rows = self._wrapped.spark, self._rows()
         reports = self._wrapped.reports
         reports.value = {}
-        context = spark.sparkContext
-        context.setLocalProperty(PROPERTY, token.encode())
-        try:
+        with telling(spark.sparkContext, PROPERTY, token.encode()):
             table, trouble = watched(spark, rows.toArrow)
-        finally:
-            context.setLocalProperty(PROPERTY, "")
         pieces = {
             source: piece for (run, source), piece in reports.value.items() if run == token.run
         }
